@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
-from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import an_entry, completed, enqueue, ids_in, places_of, register
+from fileq.core.settlement import SettleResult, complete
+from fileq.testing.conformance.builders import an_entry, completed, enqueue, failed, ids_in, places_of, register
 from tests.support.redis_batch_calls import is_tolerated
 from tests.support.redis_calls import CALLS
 from tests.support.redis_scenario import use_every_method
@@ -112,6 +112,32 @@ def test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots(store)
         store.broker.settle_and_claim([], ["w2"])
 
 
+def test_a_settled_job_leaves_its_slot_although_the_claim_of_the_same_call_is_refused(store):
+    [claim] = claimed(store, "w1", ids=("a",))
+    spoil(store.client, b"jobqueue:low_priority")
+    with pytest.raises(BrokerError, match="jobqueue:low_priority is a stream"):
+        store.broker.settle_and_claim([complete(claim)], ["w1"])
+    assert store.client.lrange("jobqueue:completed", 0, -1) == [claim.raw]
+    assert store.client.exists(store.keys.processing("w1")) == 0
+
+
+def test_a_slot_whose_list_has_another_job_gets_that_one_after_a_settlement(store):
+    [claim] = claimed(store, "w1", ids=("a",))
+    enqueue(store, "b", "c")
+    store.client.lmove("jobqueue:low_priority", store.keys.processing("w1"), "RIGHT", "RIGHT")
+    assert [claim.id for claim in store.broker.settle_and_claim([complete(claim)], ["w1"]).claims] == ["b"]
+    assert [len(store.client.lrange(store.keys.processing("w1"), 0, -1)), places_of(store, "c")] == [1, ["low"]]
+
+
+def test_settlements_of_one_job_by_two_verbs_in_one_call_take_effect_once(store):
+    [first] = claimed(store, "w1", ids=("a",))
+    [second] = store.broker.settle_and_claim([], ["w1"]).claims
+    reply = store.broker.settle_and_claim([complete(first), failed(second)], ["w1"])
+    assert reply.settled == (SettleResult.DONE, SettleResult.FENCED)
+    assert places_of(store, "a") == ["completed"]
+    assert store.broker.census().drift == 0
+
+
 def test_a_fenced_settlement_is_not_counted_while_its_call_is_refused(store):
     lost, held = claimed(store, "w1", "w2", ids=("a", "b"))
     store.client.delete("jobqueue:worker:w1:processing")
@@ -186,7 +212,7 @@ COMMANDS = (
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
     *("scard", "sscan", "srandmember"),
     *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hlen", "hincrby"),
-    *("lpush", "rpush", "rpop", "rpoplpush", "blpop", "llen", "lindex", "lpos", "lrange", "lrem", "lset"),
+    *("lpush", "rpush", "rpop", "ltrim", "blpop", "llen", "lindex", "lpos", "lrange", "lrem", "lset"),
     *("zadd", "zrem", "zscore", "zcard", "zrange", "zrangebyscore", "publish", "subscribe"),
 )
 PERMISSIONS = ("~jobqueue:*", "&jobqueue:*", "-@all", *(f"+{command}" for command in COMMANDS))

@@ -57,6 +57,15 @@ def test_the_claim_buries_it_and_gives_the_slot_the_next_job(store: Store) -> No
     assert drift(store) == 0
 
 
+def test_jobs_around_it_are_claimed_once(store: Store) -> None:
+    raws = [encode(a_job("a")), too_long("long"), encode(a_job("b")), encode(a_job("c")), encode(a_job("d"))]
+    store.client.lpush(QUEUE, *raws)
+    register(store, "w1", "w2", "w3")
+    assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w2", "w3"]).claims] == ["a", "b", "c"]
+    assert store.client.lrange(QUEUE, 0, -1) == raws[-1:]
+    assert store.client.lrange(DEAD, 0, -1) == [raws[1]]
+
+
 ODD_TYPE = encode(a_job("a", type='a"b', payload=msgspec.Raw(b'"' + b"x" * (2 * MEGABYTE) + b'"')))
 LONG_JOBS = {
     "another form": foreign("a", payload="x" * (2 * MEGABYTE)),

@@ -4,6 +4,7 @@ from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
 EXPIRY = "tests/integration/redis/test_expiry.py::"
+PERMISSIONS = "tests/integration/redis/test_permissions.py::test_"
 LONG = "tests/integration/worker/test_too_long_jobs.py::test_"
 
 
@@ -26,7 +27,7 @@ SETTLING = (
         "elseif settled_here[job.slot] or is_older",
         "elseif is_older",
     ),
-    guard(promises.LEAVES_SLOT, "    redis.call('LREM', job.processing, '1', job.raw)\n", ""),
+    guard(promises.LEAVES_SLOT, "      redis.call('LREM', job.processing, '1', job.raw)\n", ""),
     guard(
         promises.SETTLING_RENEWS,
         "      redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)\n",
@@ -59,12 +60,47 @@ SETTLING = (
 )
 
 CLAIMING = (
+    Guard(
+        "A settled job leaves its slot although the claim of the same call is refused",
+        "the job is in two places and runs again",
+        "for slot in pairs(freed) do empty_list(slot) end",
+        "",
+        PERMISSIONS + "a_settled_job_leaves_its_slot_although_the_claim_of_the_same_call_is_refused",
+    ),
+    Guard(
+        "A slot with another job in its list gets that one after a settlement",
+        "it holds two jobs, and loses the one that it runs at the next renewal",
+        "      if redis.call('LLEN', job.processing) > 1 then empty_list(job.slot) end\n",
+        "",
+        PERMISSIONS + "a_slot_whose_list_has_another_job_gets_that_one_after_a_settlement",
+    ),
+    Guard(
+        "Settlements of one claim by two verbs take effect once",
+        "a job is completed and retried",
+        "    empty_list(job.slot) -- it may have",
+        "    -- it may have",
+        PERMISSIONS + "settlements_of_one_job_by_two_verbs_in_one_call_take_effect_once",
+    ),
+    Guard(
+        "Jobs that were taken are removed before the front of their queue is read again",
+        "two slots run one job",
+        "    trim_queue(i)\n    raws =",
+        "    raws =",
+        LONG + "jobs_around_it_are_claimed_once",
+    ),
+    Guard(
+        "Claimed jobs leave their queue",
+        "they run again and again",
+        "for i = 1, QUEUES do trim_queue(i) end\n",
+        "",
+        PERMISSIONS + "jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
+    ),
     guard(promises.UNREGISTERED, "  if registered[i] then held[i] =", "  if true then held[i] ="),
     guard(promises.GIVEN_AGAIN, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
     guard(promises.SLOT_NAMED_TWICE, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
     guard(promises.CLAIM_RENEWS, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
-    guard(promises.VAIN_CLAIM_RENEWS, "    if is_freed[slot] then redis", "    if false then redis"),
-    guard(promises.VAIN_CLAIM_ALONE, "    if is_freed[slot] then redis", "    if true then redis"),
+    guard(promises.VAIN_CLAIM_RENEWS, "    if freed[slot] ~= nil then redis", "    if false then redis"),
+    guard(promises.VAIN_CLAIM_ALONE, "    if freed[slot] ~= nil then redis", "    if true then redis"),
     guard(promises.PAUSED, "  if is_paused[i] or length[i] == 0 then", "  if length[i] == 0 then"),
     guard(
         promises.NOT_STARVED,
@@ -82,7 +118,7 @@ CLAIMING = (
         "the slots hold jobs that their worker does not know of",
         "if failure and #claims == 0 then",
         "if failure then",
-        "tests/integration/redis/test_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
+        PERMISSIONS + "jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
     ),
 )
 

@@ -28,11 +28,11 @@ end
 
 local length = {}
 for i = 1, QUEUES do
-  require_permission(queue_key[i], 'RPOPLPUSH', 'LRANGE')
+  require_permission(queue_key[i], 'LRANGE', 'LTRIM')
   length[i] = read('LLEN', queue_key[i]) -- this also shows that it is a list
   is_paused[i] = read('SISMEMBER', PAUSED, queue_name[i]) == 1
 end
-require_permission(lists[1], 'RPOPLPUSH')
+require_permission(lists[1], 'LPUSH', 'LSET')
 require_permission(heartbeats[1], 'SET')
 
 local function first_queue()
@@ -40,12 +40,26 @@ local function first_queue()
   return 2 + ((claims_made + 1) / every - 1) % (QUEUES - 1)
 end
 
--- Read the front of each queue once: no client can push while a script runs.
-local fronts = {}
+-- Read the front of each queue once: no client can push while a script runs. What was taken from it is removed from the
+-- queue at once, after it has arrived elsewhere: that command can't fail, because the queue is a list.
+local fronts, given = {}, {}
+local function take_front(i)
+  table.remove(fronts[i])
+  length[i] = length[i] - 1
+  given[i] = (given[i] or 0) + 1
+end
+
+local function trim_queue(i)
+  if not given[i] then return end
+  redis.call('LTRIM', queue_key[i], '0', int_text(-given[i] - 1))
+  given[i] = nil
+end
+
 local function front(i)
   if is_paused[i] or length[i] == 0 then return nil end
   local raws = fronts[i]
   if not raws or #buried > #raws then -- after a burial, what was read may be one too few
+    trim_queue(i)
     raws = redis.call('LRANGE', queue_key[i], int_text(-total), '-1')
     fronts[i] = raws
   end
@@ -84,8 +98,7 @@ local function next_job(slot)
   end
   if #buried > 0 then return nil end
   buried[1] = bury_front(slot, number, raw, not is_long and id)
-  table.remove(fronts[number])
-  length[number] = length[number] - 1
+  take_front(number)
   return next_job(slot)
 end
 
@@ -123,9 +136,13 @@ local function add_claim(i, number, raw, id, is_first, started, after, batch)
 end
 
 local function claim(i, slot, number, raw, id, is_first, was)
-  redis.call('RPOPLPUSH', queue_key[number], lists[i])
-  table.remove(fronts[number])
-  length[number] = length[number] - 1
+  if freed[slot] then
+    redis.call('LSET', lists[i], '0', raw)
+    freed[slot] = false
+  else
+    redis.call('LPUSH', lists[i], raw)
+  end
+  take_front(number)
   redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
@@ -148,11 +165,13 @@ end
 -- a slot twice.
 local held, taken = {}, {}
 local registered = read('HMGET', WORKERS, unpack(slots))
-local is_any_held = read('EXISTS', unpack(lists)) > 0
+local settled_size = 0
+for _, job in pairs(freed) do settled_size = settled_size + (job and 1 or 0) end
+local is_any_held = read('EXISTS', unpack(lists)) > settled_size
 local unknown = {} -- SET replaces any type; a slot that this call has freed had a heartbeat before
 for i = 1, total do
-  if registered[i] then held[i] = is_any_held and read('LINDEX', lists[i], -1) end
-  if not is_freed[slots[i]] then unknown[#unknown + 1] = heartbeats[i] end
+  if registered[i] then held[i] = is_any_held and not freed[slots[i]] and read('LINDEX', lists[i], -1) end
+  if freed[slots[i]] == nil then unknown[#unknown + 1] = heartbeats[i] end
 end
 require_strings(unknown)
 
@@ -171,7 +190,7 @@ local function serve(i)
   if not number then
     -- The settlement of this slot did not renew the heartbeat, so this does. Without a settlement, a claim that finds
     -- no job must not renew a lease that has expired.
-    if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
+    if freed[slot] ~= nil then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
   claim(i, slot, number, front_raw, id, is_first, was)
@@ -192,6 +211,7 @@ for i = 1, total do
     break
   end
 end
+for i = 1, QUEUES do trim_queue(i) end
 -- An error would hide the jobs that this call has claimed, so it is raised only if there are none. The next call meets
 -- the job that can't be claimed first, and raises it.
 if failure and #claims == 0 then error(failure) end

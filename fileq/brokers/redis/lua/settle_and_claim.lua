@@ -16,7 +16,8 @@ function PARTS.complete()
   require_permission(LEDGER, 'HGET', 'HSET')
   local raws = {}
   return settle(function(job)
-    local has_copies = end_attempt(job, 'completed', 'ended', NOW, 'result', job.result)
+    local has_copies, was = end_attempt(job, 'completed', 'ended', NOW)
+    if job.result ~= (was[12] or '') then redis.call('HSET', job.record, 'result', job.result) end
     expire_record(job, has_copies)
     raws[#raws + 1] = job.next_raw
     count('completed')
@@ -78,6 +79,7 @@ for i = 1, parts do
   if not ok and type(answer) ~= 'table' then answers[i] = { err = 'ERR ' .. tostring(answer) } end
   head, own_keys, own_args = head + 4, next_keys, next_args
 end
+for slot in pairs(freed) do empty_list(slot) end -- also after a claim part that was refused
 if joining then
   joining.write()
   answers[parts + 1] = joining.finished

@@ -62,7 +62,7 @@ end
 
 local function read_record(job)
   return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred',
-    'batch', 'origin', 'before')
+    'batch', 'origin', 'before', 'error', 'result')
 end
 
 local function refused_attempt(slot, problem)
@@ -107,7 +107,8 @@ local function plain_attempt(job)
   return ',"worker":"' .. job.slot .. '","outcome":"completed"' .. duration
 end
 
--- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
+-- Add the attempt to the record and change its state. An empty error is written only over another one. Returns whether
+-- copies of the job wait in queues, and the record as it was before.
 local function end_attempt(job, state, ...)
   state_after = state
   local was = end_claim(job)
@@ -116,12 +117,13 @@ local function end_attempt(job, state, ...)
   local attempt = job.attempt or plain_attempt(job)
   if was[7] then attempt = attempt .. ',"deferred":' .. cjson.encode(was[7]) end
   if was[7] then redis.call('HDEL', job.record, 'deferred') end
-  redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
+  if job.error ~= (was[11] or '') then redis.call('HSET', job.record, 'error', job.error) end
+  redis.call('HSET', job.record, 'state', state, 'attempts', n, 'attempt:' .. n,
     '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. attempt .. '}', ...)
   if count_before >= ATTEMPTS_KEPT then
     redis.call('HDEL', job.record, 'attempt:' .. int_text(count_before + 1 - ATTEMPTS_KEPT))
   end
-  return (was[3] or '0') ~= '0'
+  return (was[3] or '0') ~= '0', was
 end
 
 local function expire_record(job, has_copies)
@@ -187,8 +189,7 @@ end
 
 -- Bury the front of a queue for a slot that would have claimed it: the same changes as those of a claim and a burial.
 -- It is too long to be decoded (then the record does not hold the bytes), or foreign bytes under `taken_id`, the id of
--- another job. They never reach the slot. Each copy of them costs time: RPOPLPUSH would return them, so they are pushed,
--- and their place in the queue is emptied before it is removed. Returns slot, queue number, id and error.
+-- another job. They never reach the slot. The caller removes them from the queue. Returns slot, queue number, id and error.
 local function bury_front(slot, number, raw, taken_id)
   local record = foreign_record(raw)
   local id = string.sub(record, #RECORDS + 1)
@@ -200,7 +201,6 @@ local function bury_front(slot, number, raw, taken_id)
     attempt = refused_attempt(slot, problem),
   }
   require_access(DEAD, 'list', 'LPUSH')
-  require_access(queue_key[number], 'list', 'LSET', 'RPOP')
   read_before_move(job)
   if not taken_id then
     redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
@@ -210,8 +210,6 @@ local function bury_front(slot, number, raw, taken_id)
   end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', taken_id and FOREIGN_FINGERPRINT or too_long)
   redis.call('PERSIST', job.record)
   redis.call('LPUSH', DEAD, raw)
-  redis.call('LSET', queue_key[number], '-1', '')
-  redis.call('RPOP', queue_key[number])
   for _, name in ipairs({ 'adopted', 'consumed', 'dead' }) do count(name) end
   count_failure(job)
   add_event('{"event":"job:dead","job_id":"' .. id .. '","type":null,"priority":"' .. queue_name[number]
@@ -239,8 +237,17 @@ local function is_older(token, last)
   return tonumber(token) < (tonumber(last or '') or 0)
 end
 
--- The slots whose claim this call has settled: they are free, and the claim part may give them the next job.
-local is_freed = {}
+-- The slots whose claim this call has settled: they are free, and the claim part may give them the next job. To each, the
+-- settled job while it is still in the slot's list, else false: replacing it by the next job costs less than removing it
+-- first. What the claim part does not replace is removed after all parts.
+local freed = {}
+
+local function empty_list(slot)
+  local job = freed[slot]
+  if not job then return end
+  freed[slot] = false
+  redis.call('LREM', job.processing, '1', job.raw)
+end
 
 -- Whether this script, which counts no members, has met a member of a batch. Then it refuses the whole part, and nothing
 -- is claimed.
@@ -251,6 +258,7 @@ local function find_held(jobs, slots)
   local answers, held_jobs, settled_here, fenced = {}, {}, {}, 0
   local settled_last = read('HMGET', SETTLED, unpack(slots))
   for i, job in ipairs(jobs) do
+    empty_list(job.slot) -- it may have settled another claim, by another verb
     local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
       answers[i] = 'done already'
@@ -289,7 +297,7 @@ end
 
 local function require_end_of_claims(held_jobs)
   if #held_jobs == 0 then return end
-  require_permission(held_jobs[1].processing, 'LREM')
+  require_permission(held_jobs[1].processing, 'LLEN', 'LREM')
   require_permission(held_jobs[1].heartbeat, 'SET')
   local heartbeats = {}
   for _, job in ipairs(held_jobs) do
@@ -300,17 +308,19 @@ local function require_end_of_claims(held_jobs)
   require_strings(heartbeats)
 end
 
--- Remove the jobs from the processing lists and remember each slot's last settlement.
+-- Remove the jobs from the processing lists, except those that the next job may replace, and remember each slot's last
+-- settlement.
 local function end_claims(held_jobs)
   local settled_now = {}
   for i, job in ipairs(held_jobs) do
     settled_now[2 * i - 1], settled_now[2 * i] = job.slot, job.token
     if job.is_claiming then
-      is_freed[job.slot] = true
+      freed[job.slot] = job
+      if redis.call('LLEN', job.processing) > 1 then empty_list(job.slot) end
     else
       redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)
+      redis.call('LREM', job.processing, '1', job.raw)
     end
-    redis.call('LREM', job.processing, '1', job.raw)
   end
   redis.call('HSET', SETTLED, unpack(settled_now))
 end
