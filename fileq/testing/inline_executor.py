@@ -35,7 +35,7 @@ class InlineExecutor:
         self._waiting += tasks
         self._run_waiting()
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
         self._run_waiting()
         ended, self._ended = self._ended, []
         return ended

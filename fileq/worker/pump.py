@@ -80,7 +80,6 @@ from fileq.worker.settlements import FollowUps, route_policies, rules_of, with_o
 
 KILL_GRACE_S = 5.0
 CALLS_MAX = 2  # in flight
-TINY_TASKS_S = 0.001  # how long to wait for a reply before tiny tasks, which may have ended, are collected
 NEVER_S = float("inf")
 
 
@@ -482,15 +481,18 @@ class Pump:
     def _is_another_due(self) -> bool:
         """Whether a slow reply leaves time for a second call, and enough tiny tasks have ended for it. With a server
         that is far away, waiting for each reply before the next call would halve the rate."""
-        return self._collect_if_late() and self._may_send_another()
+        while self._collect_before_reply():
+            if self._may_send_another():
+                return True
+        return False
 
-    def _collect_if_late(self) -> bool:
-        """Collects tiny tasks if the reply to the oldest call takes longer than they do. Returns whether it does."""
+    def _collect_before_reply(self) -> bool:
+        """Collects the tiny tasks of one child unless the reply to the oldest call is there. Returns whether it did."""
         deadline_s = self._executor.next_deadline_s()
         has_tiny_tasks = deadline_s is not None and deadline_s <= 0.0
-        if not has_tiny_tasks or self._calls[0].reply.wait(TINY_TASKS_S):
+        if not has_tiny_tasks or self._calls[0].reply.wait(0.0):
             return False
-        self._collect()
+        self._collect(overlaps=True)
         return True
 
     # from Settling to Free, and from Free to a claim: the call
@@ -535,7 +537,8 @@ class Pump:
 
     def _take_reply(self) -> int:
         """Takes the reply to the oldest call and applies it. Returns the number of jobs claimed."""
-        self._collect_if_late()
+        while self._collect_before_reply():  # they may have slow ones before them
+            pass
         call = self._calls.popleft()
         try:
             reply = call.reply.take()
@@ -736,10 +739,11 @@ class Pump:
 
     def _collect(self, *, waits: bool = True, overlaps: bool = False) -> None:
         """Decides on each task that has ended, unless its claim was lost, and starts waiting claims in its place. With
-        `overlaps`, does not wait for the tiny tasks that it starts: they run while the caller does other work."""
+        `overlaps`, waits for the tiny tasks of one child only, and not for those that it starts: they run while the
+        caller does other work."""
         is_any_begun = True
         while is_any_begun:
-            ended = self._executor.collect(waits=waits)
+            ended = self._executor.collect(waits=waits, for_all=not overlaps)
             self._room += len(ended)
             if self._deliveries:
                 for task, _ in ended:

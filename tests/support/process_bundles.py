@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,11 +36,17 @@ def started(start: Start, argument: str = "", count: int = SIZE, **options: obje
     return driver
 
 
-def submit(driver: ProcessDriver, path: Path, *raws: str, timeouts_s: Mapping[str, float] = {}) -> None:
+def submit(
+    driver: ProcessDriver,
+    path: Path,
+    *raws: str,
+    timeouts_s: Mapping[str, float] = {},
+    names: Sequence[str] = NAMES,
+) -> None:
     """One bundle of tasks `a`, `b`, …, which note their runs in this directory. `timeouts_s` is by `raw`."""
     tasks = [
         Task(key_of(name), raw.encode(), 0, os.fsencode(path), (), 1, timeouts_s.get(raw, 300.0))
-        for name, raw in zip(NAMES, raws, strict=False)
+        for name, raw in zip(names, raws, strict=False)
     ]
     driver.executor.submit(tasks)
 

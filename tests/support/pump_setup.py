@@ -36,7 +36,7 @@ class FakeExecutor:
         self.ended: list[tuple[Task, Any]] = []
         self.cancelled: list[ClaimKey] = []
         self.abandoned: list[ClaimKey] = []
-        self.has_tiny_tasks = False
+        self.bundles = 0  # of tiny tasks, each in a child of its own
         self.waits: list[bool] = []  # of each collect()
 
     def fileno(self) -> int:
@@ -48,13 +48,15 @@ class FakeExecutor:
         self.running |= {task.key: task for task in tasks}
         assert len(self.running) <= self._count, "more tasks than the executor can run"
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, Any]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, Any]]:
         self.waits.append(waits)
+        if waits:
+            self.bundles = 0 if for_all else max(0, self.bundles - 1)
         ended, self.ended = self.ended, []
         return ended
 
     def next_deadline_s(self) -> float | None:
-        return 0.0 if self.has_tiny_tasks else None
+        return 0.0 if self.bundles else None
 
     def cancel(self, key: ClaimKey) -> None:
         self.cancelled.append(key)

@@ -88,10 +88,11 @@ class ExecutorsByIsolation:
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
                 self._executor(isolation).submit(wanted)
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
         if self._only is not None:
-            return self._only.collect(waits=waits)
-        return [ended for executor in self._executors.values() for ended in executor.collect(waits=waits)]
+            return self._only.collect(waits=waits, for_all=for_all)
+        executors = self._executors.values()
+        return [ended for executor in executors for ended in executor.collect(waits=waits, for_all=for_all)]
 
     def next_deadline_s(self) -> float | None:
         deadlines_s = [executor.next_deadline_s() for executor in self._executors.values()]

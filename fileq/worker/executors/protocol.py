@@ -30,11 +30,11 @@ class Executor(Protocol):
         next_deadline_s() is then in the past: also while tiny tasks run for which collect() would wait a moment. Call
         collect() soon then: tasks may wait behind one that is not tiny."""
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
         """The tasks that have ended since the last call, each exactly once; ends those out of time or memory.
 
         Without `waits` it leaves tiny tasks alone while their child still works on them. Otherwise it may wait for them
-        for a few milliseconds."""
+        for a few milliseconds: for all of them, or for those that were submitted first."""
 
     def next_deadline_s(self) -> float | None:
         """The time, by time.monotonic(), at which collect() must be called even if fileno() is not readable."""

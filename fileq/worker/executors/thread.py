@@ -135,7 +135,7 @@ class ThreadExecutor:
         for _ in range(len(self._queued)):
             self._wakes.put(True)
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
         self._signal.clear()  # before the look at _finished, see FinishSignal
         while self._finished:
             running = self._finished.popleft()

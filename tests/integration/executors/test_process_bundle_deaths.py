@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import signal
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.outcome import Died, Done, Task
+from fileq.worker.executors.process.child_handle import ChildHandle
 from tests.support.bundle_tasks import run_counts
 from tests.support.executor_driver import key_of, result_of
 from tests.support.process_bundles import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
@@ -55,6 +57,25 @@ def test_the_death_of_a_child_ends_one_task_of_its_bundle_and_the_others_run_onc
     ended = outcomes(driver)
     assert ended.pop(position) == Died(cause)
     assert all(isinstance(outcome, Done) for outcome in ended)
+    assert run_counts(tmp_path) == ONCE
+
+
+@pytest.mark.usefixtures("_patient")
+def test_the_death_of_a_child_is_examined_after_its_bundle(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies in the moment after the executor has seen that the bundle is not done."""
+    epoll = control_epoll(monkeypatch)
+    driver = started(start)
+    monkeypatch.setattr(ChildHandle, "is_nearly_done", lambda _: False)
+    submit(driver, tmp_path, "pid", "pid")
+    submit(driver, tmp_path, "kill_itself", "pid", names="cd")
+    wait_until(lambda: bool(select.select([epoll.registered[0]], [], [], 0)[0]))  # the fork server reports it
+    ended = {}
+    while len(ended) < SIZE:
+        ended |= {task.key.slot: outcome for task, outcome in driver.executor.collect(for_all=bool(ended))}
+    assert ended.pop("c") == Died("killed by signal SIGKILL")
+    assert all(isinstance(outcome, Done) for outcome in ended.values())
     assert run_counts(tmp_path) == ONCE
 
 

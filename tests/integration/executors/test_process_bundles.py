@@ -43,6 +43,25 @@ def test_a_bundle_is_run_by_one_child_in_order_and_has_ended_when_submit_returns
     assert len({pid for _, pid in runs(tmp_path)}) == 1
 
 
+@pytest.mark.usefixtures("_patient")
+def test_two_bundles_run_at_the_same_time_and_a_third_is_sent_when_the_first_has_ended(
+    start: Start, tmp_path: Path
+) -> None:
+    driver = started(start)
+    submit(driver, tmp_path, f"wait_for {tmp_path}/go", "pid")
+    submit(driver, tmp_path, "pid", "pid", names="cd")
+    wait_until(lambda: run_counts(tmp_path) == ONCE - Counter("b"))
+    assert driver.executor.collect(waits=False) == []
+    (tmp_path / "go").touch()
+    submit(driver, tmp_path, "pid", "pid", names="ef")
+    first = driver.executor.collect(for_all=False)
+    assert {"a", "b"} <= {task.key.slot for task, _ in first}
+    wait_until(lambda: run_counts(tmp_path) == Counter("abcdef"))
+    children = dict(runs(tmp_path))
+    assert [children[name] for name in "ace"] == [children[name] for name in "bdf"]
+    assert children["a"] != children["c"]
+
+
 def test_tasks_behind_a_slow_one_are_given_to_other_children(start: Start, tmp_path: Path) -> None:
     driver = started(start)
     submit(driver, tmp_path, *[f"wait_for {tmp_path}/go"] * SIZE)

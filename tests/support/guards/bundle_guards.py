@@ -140,9 +140,37 @@ BUNDLE_GUARDS = (
     Guard(
         "Tiny tasks are collected while a reply takes long",
         "jobs wait behind a slow one for as long as the broker does not answer",
-        "        if not has_tiny_tasks or self._calls[0].reply.wait(TINY_TASKS_S):\n",
+        "        if not has_tiny_tasks or self._calls[0].reply.wait(0.0):\n",
         "        if True:\n",
         "tests/unit/worker/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
+    ),
+    Guard(
+        "No tiny task waits behind a slow one while a reply takes long",
+        "jobs in the second child wait for as long as the broker does not answer",
+        "        while self._collect_before_reply():  # they may",
+        "        if self._collect_before_reply():  # they may",
+        "tests/unit/worker/test_pump_calls.py::test_no_tiny_task_waits_behind_a_slow_one_until_a_late_reply_comes",
+    ),
+    Guard(
+        "While a reply is late, bundle after bundle is collected until another call is worth it",
+        "with a server that is far away the pump waits for each reply",
+        "        while self._collect_before_reply():\n            if",
+        "        if self._collect_before_reply():\n            if",
+        "tests/unit/worker/test_pump_calls.py::test_each_bundle_of_tiny_tasks_is_collected_until_a_second_call_is_worth_it",
+    ),
+    Guard(
+        "The bundle of a child that has ended is finished before its death is examined",
+        "the task that killed it runs again, and its death is not counted",
+        "        self._finish_bundles()  # _on_child_end()",
+        "        # _on_child_end()",
+        DEATHS + "the_death_of_a_child_is_examined_after_its_bundle",
+    ),
+    Guard(
+        "Two bundles run at the same time",
+        "the child waits while the pump decides on its outcomes",
+        "        while len(self._bundles) >= OPEN_MAX:\n",
+        "        while self._bundles:\n",
+        BUNDLES + "two_bundles_run_at_the_same_time_and_a_third_is_sent_when_the_first_has_ended",
     ),
     Guard(
         "What ended while a reply is late goes out before that reply is taken",

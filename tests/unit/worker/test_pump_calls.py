@@ -135,7 +135,7 @@ def test_tiny_tasks_are_collected_before_a_reply_that_takes_longer(setup: SlowSe
     setup.turn_until_nothing_is_due()
     setup.executor.end(Done(), "a")
     setup.pump.turn()
-    setup.executor.has_tiny_tasks = True
+    setup.executor.bundles = 1
     setup.broker.replies_in_time = False
     setup.broker.on_wait = lambda: setup.executor.end(Done(), "b")
     setup.broker.loses_delayed_replies = 1
@@ -156,11 +156,39 @@ def test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call(
     setup.executor.end(Done(), second)
     setup.pump.turn()
     assert len(setup.broker.in_flight) == 1
-    setup.executor.has_tiny_tasks = True
+    setup.executor.bundles = 1
     setup.broker.replies_in_time = False
     setup.broker.on_wait = lambda: [setup.executor.end(Done(), id) for id in (third, fourth)]
     assert setup.pump.turn() == 0, "it took a reply that was late"
     assert len(setup.broker.in_flight) == 2
+
+
+def test_each_bundle_of_tiny_tasks_is_collected_until_a_second_call_is_worth_it(setup: SlowSetup) -> None:
+    setup.enqueue(*(f"job-{i}" for i in range(12)))
+    setup.turn_until_nothing_is_due()
+    first, second, *others = setup.submitted()
+    setup.executor.end(Done(), first)
+    setup.executor.end(Done(), second)
+    setup.pump.turn()
+    setup.executor.bundles = 3
+    setup.broker.replies_in_time = False
+    setup.broker.on_wait = lambda: setup.executor.end(Done(), others.pop())
+    assert setup.pump.turn() == 0, "it took a reply that was late"
+    assert (len(setup.broker.in_flight), setup.executor.bundles) == (2, 1)
+
+
+def test_no_tiny_task_waits_behind_a_slow_one_until_a_late_reply_comes(setup: SlowSetup) -> None:
+    setup.enqueue("a", "b", "c", "d", "e")
+    setup.turn_until_nothing_is_due()
+    setup.executor.end(Done(), "a")
+    setup.pump.turn()
+    setup.pump.look_for_cancels()  # a renewal is due, and before it the reply
+    setup.executor.bundles = 2
+    setup.broker.replies_in_time = False
+    setup.broker.loses_delayed_replies = 1
+    with pytest.raises(BrokerUnavailable):
+        setup.pump.turn()
+    assert setup.executor.bundles == 0
 
 
 def test_tiny_tasks_run_while_the_broker_works_but_not_while_it_works_in_this_process(setup: SlowSetup) -> None:

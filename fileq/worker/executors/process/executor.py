@@ -4,11 +4,13 @@ Each handle keeps one warm child. A message that does not fit into the stream is
 the inbox for its other half.
 
 Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny, submit() sends a bundle of them to one
-child in one write, and the pump goes on with its own work while the child runs them. Every other call first finishes
-the bundles: it waits a moment for the outcomes that are missing, and then takes back the tasks that the child has not
-begun (TaskTokens), for other children. So each child then has one task at most, and nothing else is ever done with a
-child whose bundle is open. PausingWaitPolicy decides when tasks count as tiny. Time counts from the call that finishes
-a bundle: before it the pump did other work.
+child in one write, and the pump goes on with its own work while the child runs them. Two bundles may be open, in two
+children. A bundle is finished before anything else is done with its child: the pump waits a moment for the outcomes
+that are missing, and then takes back the tasks that the child has not begun (TaskTokens), for other children. So the
+child then has one task at most. The older bundle is finished by collect() and before a third one is sent, all of them
+before tasks are stopped, before one that is not tiny is submitted, and before the end of a child is examined.
+PausingWaitPolicy decides when tasks count as tiny. Time counts from the call that finishes a bundle: before it the pump
+did other work.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
@@ -53,6 +55,7 @@ from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import CANCEL_GRACE_S, PausingWaitPolicy, WaitPolicy
 
 MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
+OPEN_MAX = 2  # bundles: while the pump decides on the outcomes of one, the other one runs
 MAX_BUNDLE = 16  # tasks for one child at once
 TINY_S = 0.0001  # the most that a tiny task takes; a third of it is fileq's own part, two thirds on a busy machine
 CHILD_WAKE_S = 0.00015  # how long a child takes from its wake-up until it runs
@@ -97,15 +100,21 @@ class ProcessExecutor:
         return self._pool.epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        self._finish_bundles()
-        for task in tasks if self._is_quitting else self._send_bundles(tasks):
+        while len(self._bundles) >= OPEN_MAX:
+            self._finish_bundles(1)
+        if left := tasks if self._is_quitting else self._send_bundles(tasks):
+            self._finish_bundles()
+        for task in left:
             self._submit_one(task)
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
-        if waits or all(handle.is_nearly_done() for handle, _, _ in self._bundles):
-            self._finish_bundles()
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
+        if waits or self._is_next_done():
+            self._finish_bundles(None if waits and for_all else 1)
+            while self._bundles and self._is_next_done():
+                self._finish_bundles(1)
             self._receive_all()
             if self._due_s <= (now_s := time.monotonic()):
+                self._finish_bundles()
                 self._do_due_work(now_s)
         ended, self._ended = self._ended, []
         return ended
@@ -148,18 +157,19 @@ class ProcessExecutor:
     # tasks
 
     def _receive_all(self) -> None:
-        pool = self._pool
+        pool, in_bundles = self._pool, [handle for handle, _, _ in self._bundles]
         for fd, event in pool.epoll.poll(0, len(self._handles) + 2):
             handle = pool.by_fd.get(fd)
             if handle is not None:
                 if event & select.EPOLLOUT:
                     pool.watch(handle, is_writing=not handle.flush())
-                if event & ~select.EPOLLOUT:
+                if event & ~select.EPOLLOUT and handle not in in_bundles:
                     self._receive(handle)
             elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
                 self._receive_from_server()
 
     def _receive_from_server(self) -> None:
+        self._finish_bundles()  # _on_child_end() expects one task at most
         for handle, cause in self._pool.receive():
             self._on_child_end(handle, cause)
         self._due_s = 0.0
@@ -247,11 +257,17 @@ class ProcessExecutor:
             self._send_bundle(tasks[start : start + size], left)
         return left
 
-    def _finish_bundles(self) -> None:
-        """Waits a moment for the outcomes. The tasks that the children have not begun by then are given to others."""
-        if not self._bundles:
+    def _is_next_done(self) -> bool:
+        """Whether to finish the oldest bundle would take no time."""
+        return not self._bundles or self._bundles[0][0].is_nearly_done()
+
+    def _finish_bundles(self, count: int | None = None) -> None:
+        """The oldest ones, or all. Waits a moment for the outcomes. The tasks that the children have not begun by then
+        are given to others."""
+        bundles = self._bundles[:count]
+        if not bundles:
             return
-        bundles, self._bundles = self._bundles, []
+        del self._bundles[:count]
         left: list[Task] = []
         until_s = 0.0
         for handle, child, size in bundles:
