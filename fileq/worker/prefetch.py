@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 HELD_MAX = 64  # claims of a worker, running ones included; with this many slots it claims nothing in advance
-AHEAD_S = 0.004
+AHEAD_S = 0.008
 TURNOVER_S = 0.005
 CYCLE_S = 0.02
-WAIT_MAX_S = 0.008
+WAIT_MAX_S = 0.016
 WINDOW_S = 0.005  # how long one measurement of the rate takes at least
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 GOOD_S = 10.0  # if the last release is longer ago than this, the next pause is a short one again
