@@ -13,6 +13,7 @@ from itertools import chain
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.protocol import Order
 from fileq.brokers.redis.batches import RedisBatches
+from fileq.brokers.redis.due_watch import DueWatch
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.queues import RedisQueues
 from fileq.brokers.redis.repairer import RedisRepairer
@@ -34,6 +35,7 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
 
     def __init__(self, config: Config, *, role: str = "", clock: Callable[[], int] | None = None) -> None:
         self._store = RedisStore(config, role=role, clock=clock)
+        self._due_watch = DueWatch(self._store.link, self._store.scripts.next_due)
         self.where = self._store.link.where
         self._taken_in, self._checked_s = 0, float("-inf")  # at the last check_present() that asked, and when
 
@@ -69,7 +71,8 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
         )
 
     def close(self) -> None:
-        self._store.close()
+        self._due_watch.close()
+        self._store.link.close()
 
     # The catalog. A document is its revision, a line break, and its body.
 

@@ -19,13 +19,12 @@ from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.connection import ReplyError
-from fileq.brokers.redis.due_watch import as_promoted
+from fileq.brokers.redis.due_watch import DueWatch, as_promoted
 from fileq.brokers.redis.encoding import is_newest, pack_ledger, unpack_ledger
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.redis.link import InFlightCall, Replies
 from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
 from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part, entry_args, is_plain_entry, laid_out
-from fileq.brokers.redis.store import RedisStore
+from fileq.brokers.redis.store import InFlightCall, RedisStore, Replies
 from fileq.brokers.redis.waiting import RedisSubscription, RedisWaiter
 from fileq.brokers.types import (
     SWEEP_PAGE,
@@ -79,6 +78,7 @@ class RedisQueues:
     """protocol.Broker on Redis."""
 
     _store: RedisStore
+    _due_watch: DueWatch
 
     # enqueue
 
@@ -248,7 +248,7 @@ class RedisQueues:
         return Renewal(slot, status, as_claim(row[1:], slot, self._next_token(slot), self._store.keys))
 
     def promote(self, limit: int = 500) -> Promoted:
-        known = self._store.due_watch.promoted()
+        known = self._due_watch.promoted()
         if known is not None and (known.next_due_ms is None or known.next_due_ms > known.now_ms):
             return known
         keys = self._store.keys.schedules, self._store.keys.cancels, self._store.keys.deadlines
@@ -256,7 +256,7 @@ class RedisQueues:
         return as_promoted(count, times)
 
     def report_due_changes(self, changed: Callable[[], None]) -> None:
-        self._store.due_watch.report_changes(changed)
+        self._due_watch.report_changes(changed)
 
     def overdue(self, limit: int = 500) -> list[Claim]:
         args = limit, BYTES_PER_CALL, RUNNING_LOOK_MS, RETURNED_LOOK_MS

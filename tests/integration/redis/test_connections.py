@@ -11,7 +11,7 @@ import pytest
 
 from fileq.brokers.redis import open_redis
 from fileq.brokers.redis.connection import WORKER_CONNECTIONS
-from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.store import Link
 from fileq.brokers.types import Entry
 from fileq.core.errors import BrokerUnavailable
 from fileq.testing.conformance.builders import a_job, an_entry, foreign

@@ -14,8 +14,7 @@ import pytest
 
 from fileq.brokers.redis.connection import ConnectionOptions, LoginRefused, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.discovery import SentinelDiscovery
-from fileq.brokers.redis.link import InFlightCall, Link
-from fileq.brokers.redis.store import RedisStore
+from fileq.brokers.redis.store import InFlightCall, Link, RedisStore
 from fileq.config.schema import TlsSettings
 from fileq.core.errors import BrokerUnavailable
 from tests.support.redis_store import NO_RETRIES, config_on
@@ -171,7 +170,7 @@ def test_an_idle_connection_that_ended_is_replaced_without_a_retry(redis_server:
     redis_server.client().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     store.link.cool()
     assert store.call("PING") == b"PONG"
-    store.close()
+    store.link.close()
 
 
 def test_no_more_connections_are_opened_than_the_pool_holds(redis_server: Server) -> None:
@@ -185,7 +184,7 @@ def test_no_more_connections_are_opened_than_the_pool_holds(redis_server: Server
     store.link.discard(store.link.connection())
     store.link.discard(lent[1])
     assert len([store.link.connection() for _ in lent]) == len(lent)
-    store.close()
+    store.link.close()
 
 
 def test_closing_ends_a_call_of_another_thread(listener: socket.socket) -> None:
@@ -220,7 +219,7 @@ child = os.fork()
 if child == 0:
     differs = store.call("CLIENT", "ID") != before
     dedicated.close()
-    store.close()
+    store.link.close()
     os._exit(0 if differs else 1)
 assert os.waitpid(child, 0)[1] == 0
 assert store.call("CLIENT", "ID") == before
@@ -242,4 +241,4 @@ def test_a_master_that_became_a_replica_is_left_for_the_one_that_sentinel_names(
         assert call.take() == [b"PONG"]
     assert store.call("PING") == b"PONG"
     assert masters == []
-    store.close()
+    store.link.close()
