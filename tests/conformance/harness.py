@@ -10,7 +10,7 @@ from redis import Redis
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.redis import open_redis
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.config import Config
 from fileq.testing.conformance import FakeClock, Harness, MemoryHarness, config_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import AdmitRequest, Entry, LedgerEntry, Revival, Revived
 from fileq.core.batch import CallbackKind

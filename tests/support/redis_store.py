@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from fileq.brokers.redis import RedisBroker, open_redis
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.brokers.redis.scripts import VARIANTS, script
 from fileq.config import Config, config_from
 from fileq.core.job import Claim

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from hiredis import ProtocolError, Reader, pack_command
 
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.config import Config
 from fileq.config.schema import TlsSettings
 from fileq.config.sources import PasswordFile

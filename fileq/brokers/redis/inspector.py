@@ -23,7 +23,7 @@ from fileq.brokers.place_pages import (
     offset_of,
     page_of_slots,
 )
-from fileq.brokers.redis.encoding import OUTLINE_FIELDS, STATES, as_outline, unpack_ledger
+from fileq.brokers.redis.layout import OUTLINE_FIELDS, STATES, as_outline, unpack_ledger
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, list_pages, run_on_records, run_searching
 from fileq.brokers.redis.scripts import Argument, Command, extras
 from fileq.brokers.redis.store import RedisStore

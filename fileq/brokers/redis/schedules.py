@@ -11,8 +11,8 @@ from collections.abc import Callable
 from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.redis.encoding import from_one_line, in_one_line
 from fileq.brokers.redis.inspector import cancel_by_id
+from fileq.brokers.redis.layout import from_one_line, in_one_line
 from fileq.brokers.redis.scripts import Argument, entry_args, extras
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire, defined

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.brokers.types import Entry, entry_of
 from fileq.config import Config
 from fileq.core.job import Version, encode

@@ -31,8 +31,7 @@ from fileq.brokers.redis.connection import (
     translate,
     translated,
 )
-from fileq.brokers.redis.encoding import as_record
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys, as_record
 from fileq.brokers.redis.scripts import Argument, Command, Scripts, scripts_in
 from fileq.brokers.types import Record
 from fileq.config import Config

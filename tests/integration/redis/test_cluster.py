@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis import open_redis
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.core.errors import BrokerUnavailable, ConfigError
 from fileq.testing.conformance.builders import an_entry, foreign, worker_info
 from tests.support.redis_scenario import use_every_method

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.brokers.schedules import Fire, Overlap
 from fileq.brokers.types import Revival
 from fileq.core.job import Claim, State, encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.layout import Keys
 from fileq.config import Config, config_from, load
 from tests.support.config_loading import problems_of
 
