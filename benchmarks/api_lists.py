@@ -24,12 +24,11 @@ import redis
 
 from fileq.brokers import open_broker
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.commands.audit_entries import AUDIT, AuditEntry
 from fileq.config import config_from
-from fileq.core.job import Claim, Job, Version, file_job, typed_job
+from fileq.core.job import Claim, Job, Version, file_job, typed_job, wall_clock_ms
 from fileq.core.settlement import Settlement, complete
 from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import burial, failed, worker_info

@@ -34,13 +34,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.batches import MEMBERS_PAGE
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
 from fileq.core.batch import runs_though_cancelled
 from fileq.core.documented import means
-from fileq.core.job import DELAYED_STATES, Job, State, attempt_of, decode_or_none, encode, rfc3339_ms
+from fileq.core.job import DELAYED_STATES, Job, State, attempt_of, decode_or_none, encode, rfc3339_ms, wall_clock_ms
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob, stored_as

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.local_waiter import LocalWaiter, take_lease
 from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.sqlite.broker import RulebookBroker
@@ -17,6 +16,7 @@ from fileq.brokers.sqlite.change_watcher import has_work
 from fileq.brokers.sqlite.database import MemoryDatabase
 from fileq.config import Config
 from fileq.core.finding import Finding
+from fileq.core.job import wall_clock_ms
 
 
 class MemoryStore(Store):

@@ -1,6 +1,7 @@
 """The values that go into a broker and come out of it. Frozen, and without behaviour beyond small derivations.
 
-Every broker takes and returns exactly these. None of them holds a connection or reads a clock.
+Every broker takes and returns exactly these, and keeps to the limits and periods here. None of them holds a connection
+or reads a clock.
 """
 
 from __future__ import annotations
@@ -79,6 +80,17 @@ FOLLOW_UPS_KEPT = 200  # ids of follow-ups that a record keeps
 CLEAR_MAX = 500  # jobs of one call of `clear`
 SWEEP_PAGE = 500  # unique keys of one call of `sweep_unique`
 CLEAR_REACH = 1000  # how far from the front of its queue `clear` finds a job
+
+# Periods that are the same in all brokers.
+HOUR_MS = 3_600_000  # the period of the hourly counters
+RATE_WINDOW_MS = 1000  # the window of the producers' shared rate limit
+FULL_WAIT_MS = 1000  # when a job of a full route asks again: no broker knows when a running job will end
+STEP_TOLERANCE_MS = 1000  # clocks that differ by less count as equal
+# When the index of deadlines is looked at again: for a job that runs, for one that overdue() has returned, and for any
+# other at the latest, so that a job that has ended does not stay in the index until its deadline.
+RUNNING_LOOK_MS = 1000
+RETURNED_LOOK_MS = 10_000
+LONGEST_LOOK_MS = HOUR_MS
 
 
 class Entry(Struct, frozen=True):

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, revival, why_not_retried, why_stayed
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
 from fileq.client.file_jobs import FileJobs, moved_to
@@ -31,7 +30,7 @@ from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchR
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id, callback_job
 from fileq.core.errors import BatchError, ConfigError, JobError
-from fileq.core.job import Job, State, Version, check_content, checked_id, encode, typed_job
+from fileq.core.job import Job, State, Version, check_content, checked_id, encode, typed_job, wall_clock_ms
 from fileq.core.job_options import JobOptions, JobRequest
 from fileq.core.own_jobs import check_batch, check_job
 from fileq.core.paging import pages, parts

@@ -14,10 +14,9 @@ from msgspec import Struct, to_builtins
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.audit_entries import command_line_user, short, write_command
 from fileq.core.errors import BrokerError
-from fileq.core.job import stamp
+from fileq.core.job import stamp, wall_clock_ms
 from fileq.queries.job_filter import JobFilter, conditions_of
 
 IDS_KEPT = 5_000  # in the log, all of which is read at once; an action counts as IDS_EACH or more

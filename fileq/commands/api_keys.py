@@ -16,11 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError, Unknown
-from fileq.core.job import stamp
+from fileq.core.job import stamp, wall_clock_ms
 from fileq.core.text import did_you_mean
 from fileq.queries.documents import Time
 

@@ -19,10 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions, NewKey
 from fileq.core.api_key import StoredKey
-from fileq.core.job import stamp
+from fileq.core.job import stamp, wall_clock_ms
 from fileq.core.schedule import decode_document
 from fileq.core.units import format_duration
 from fileq.core.webhook import Webhook, shown_url

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_network
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, Loaded
@@ -19,6 +18,7 @@ from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, host_here, is_gue
 from fileq.core.api_key import StoredKey
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.core.job import wall_clock_ms
 from fileq.files.paths import advice_for, directory_problem
 from fileq.webhooks.store import WebhookStore, definition_problems
 from fileq.webhooks.subscriptions import Subscriptions

@@ -13,13 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Struct
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State, stamp
+from fileq.core.job import Job, State, stamp, wall_clock_ms
 from fileq.core.paging import pages
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url

@@ -13,6 +13,7 @@ import enum
 import math
 import os
 import re
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -451,6 +452,10 @@ def check_unique_key(job: Job) -> None:
         raise JobError(
             f"unique_key {key!r} of job {job.id} can't be used; use 1 to {UNIQUE_KEY_LENGTH} printable characters"
         )
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def rfc3339(time: datetime) -> str:

@@ -18,14 +18,13 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import BrokerError, JobError
 from fileq.core.events import BeforeEnqueueFailed, Emit, SkipReason, ignore
-from fileq.core.job import Job, file_job, new_ids, rfc3339_ms
+from fileq.core.job import Job, file_job, new_ids, rfc3339_ms, wall_clock_ms
 from fileq.files.version import FoundFile
 from fileq.handlers.outcomes import failed
 from fileq.producer.deliveries import DeliveryStage

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fileq import __version__
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.local_processes import this_process
 from fileq.brokers.protocol import ProducerRegistry
 from fileq.brokers.types import ProducerInfo, ScanInfo
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import BrokerRefused, Emit
+from fileq.core.job import wall_clock_ms
 from fileq.producer.producer import Producer
 
 REPORT_EVERY_S = 3.0

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import LostSlot, note_lost
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
 from fileq.core.errors import BrokerError, FileqError
 from fileq.core.events import Emit, EmitAll, singly
-from fileq.core.job import decode
+from fileq.core.job import decode, wall_clock_ms
 from fileq.core.outcome import Ran, Task
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes

@@ -18,7 +18,6 @@ import uvicorn
 from msgspec.structs import replace
 
 from fileq.brokers import open_broker
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import LINK_MS, KeyStore
 from fileq.commands.audit_entries import os_user
@@ -35,6 +34,7 @@ from fileq.config.http_settings import (
 from fileq.config.sources import read_password
 from fileq.core.errors import ConfigError, FileqError
 from fileq.core.events import Emit, ServerOpened, ServerWarned
+from fileq.core.job import wall_clock_ms
 from fileq.files.descriptor_limit import soft_limit
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.runtime.observers import Observers

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from fileq.actions.bulk import BulkActions
 from fileq.brokers.catalog import Catalog, entry_name
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record
 from fileq.client.broker_transport import BrokerTransport
@@ -44,7 +43,7 @@ from fileq.core.events import (
     RequestFailed,
     UploadsRemoved,
 )
-from fileq.core.job import State, decode_or_none, stamp
+from fileq.core.job import State, decode_or_none, stamp, wall_clock_ms
 from fileq.files.uploads import remove_abandoned
 from fileq.runtime.service import LONGEST_PAUSE_S, Loop, Turning, without_outages
 from fileq.server.authentication import Authentication, FailedLogins, Sessions, signer_of

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Attempt, Record
 from fileq.config import Config
@@ -32,6 +31,7 @@ from fileq.core.job import (
     parsed_ms,
     rfc3339_ms,
     typed_job,
+    wall_clock_ms,
 )
 from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type

@@ -39,6 +39,7 @@ from pybreaker import (
 from fileq.brokers.types import OpenBreaker
 from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
+from fileq.core.job import wall_clock_ms
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.worker.deferrals import Deferrals
 
@@ -218,7 +219,7 @@ class Breakers:
         """Those that are not closed, as the registry shows them."""
         if self.is_closed:
             return ()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         return tuple(
             OpenBreaker(
                 route=name,

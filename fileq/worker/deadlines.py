@@ -12,13 +12,12 @@ any worker; if it is claimed before, that worker buries it.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker
 from fileq.config import Config
 from fileq.core.events import Emit, followed, ignore, settled
-from fileq.core.job import Claim
+from fileq.core.job import Claim, wall_clock_ms
 from fileq.core.retry import decide
 from fileq.core.settlement import Settlement, SettleResult
 from fileq.worker.pump import DEADLINE_PASSED, is_overdue
@@ -60,7 +59,7 @@ class Deadlines:
         return 0.0 if len(claims) == PAGE else IDLE_S
 
     def _burial(self, claim: Claim) -> Settlement:
-        settlement = decide(claim, DEADLINE_PASSED, self._policy, now_ms=time.time_ns() // 1_000_000)
+        settlement = decide(claim, DEADLINE_PASSED, self._policy, now_ms=wall_clock_ms())
         return self._add_follow_ups(with_order(settlement, claim.version, self._rules))
 
     def _report(self, settlement: Settlement) -> None:

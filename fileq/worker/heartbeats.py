@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 
 from fileq import __version__
 from fileq.brokers.local_processes import this_process
 from fileq.brokers.types import WorkerInfo
 from fileq.config import Config
+from fileq.core.job import wall_clock_ms
 from fileq.handlers.routes import Routes
 from fileq.worker.breakers import Breakers
 from fileq.worker.limits import Limits
@@ -22,7 +22,7 @@ from fileq.worker.roots import RootsWatch
 CANCELS_EVERY_S = 0.5  # the shortest time between two renewals because of cancellations
 TYPES_MAX = 1000  # of a worker that the registry shows
 # A reload makes new slots in the same process, whose start stays the same.
-_PROCESS_STARTED_MS = time.time_ns() // 1_000_000
+_PROCESS_STARTED_MS = wall_clock_ms()
 
 
 class Heartbeats:
@@ -43,7 +43,7 @@ class Heartbeats:
         self._types = routes.types if len(routes.types) <= TYPES_MAX else None
         self._globs = routes.globs if len(routes.globs) <= TYPES_MAX else None
         self._allowed = config.paths.allowed_there
-        self._loaded_ms = time.time_ns() // 1_000_000
+        self._loaded_ms = wall_clock_ms()
         self._breakers = breakers
         self._limits = limits
         self._roots = roots

@@ -40,7 +40,6 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, PendingReply
 from fileq.brokers.types import AdmitResult, LeaseStatus, LedgerEntry, Renewal, TurnReply
 from fileq.config import Config
@@ -60,7 +59,7 @@ from fileq.core.events import (
     result_dropped,
     settled,
 )
-from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version, attempt_of
+from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version, attempt_of, wall_clock_ms
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Ran, Refused, Released, Task
 from fileq.core.retry import Policy, decide, decide_changed
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer

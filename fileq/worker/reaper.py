@@ -42,6 +42,7 @@ from fileq.brokers.types import Suspect
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import Emit, followed, ignore, reaped
+from fileq.core.job import wall_clock_ms
 from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
@@ -207,7 +208,7 @@ def reap(
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
     faster. `rules` say what happens to the files of buried jobs, `add_follow_ups` which jobs follow them. `why` says
     how the death was noticed."""
-    now_ms, died = time.time_ns() // 1_000_000, Died(f"{WORKER_DIED}{why})")
+    now_ms, died = wall_clock_ms(), Died(f"{WORKER_DIED}{why})")
     settlements = []
     for claim in suspect.claims:
         settlement = decide(claim, died, policy, now_ms=now_ms, spread_s=policy.backoff.max)

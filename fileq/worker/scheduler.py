@@ -27,7 +27,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.protocol import Broker, DueReports, FullBroker
 from fileq.brokers.schedule_definitions import (
     KIND,
@@ -39,7 +38,7 @@ from fileq.brokers.schedule_definitions import (
     repair,
 )
 from fileq.brokers.schedules import Fire, FireResult, Overlap
-from fileq.brokers.types import Promoted
+from fileq.brokers.types import STEP_TOLERANCE_MS, Promoted
 from fileq.config import Config
 from fileq.core import events
 from fileq.core.errors import BrokerRemoved, BrokerUnavailable, Conflict

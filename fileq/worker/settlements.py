@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.config.schema import AfterSettings, WorkerSettings
 from fileq.core.job import (
     Claim,
@@ -26,6 +25,7 @@ from fileq.core.job import (
     file_job,
     parent_of,
     typed_job,
+    wall_clock_ms,
 )
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type

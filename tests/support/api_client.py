@@ -13,12 +13,12 @@ from unittest.mock import patch
 from jsonschema import Draft202012Validator
 
 from fileq.brokers import open_broker
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, config_from
 from fileq.core.api_key import Scope
 from fileq.core.events import Emit, Event
+from fileq.core.job import wall_clock_ms
 from fileq.server.console import console_app
 from fileq.server.problems import MEDIA_TYPE
 from fileq.server.role import ServerService

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, WorkerInfo
-from fileq.core.job import Claim, encode, rfc3339_ms
+from fileq.core.job import Claim, encode, rfc3339_ms, wall_clock_ms
 from fileq.core.settlement import Settlement, bury, defer
 from fileq.worker.breakers import reason_of
 from tests.support.console_pages import ConsolePages

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 from starlette.requests import Request
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory import MemoryBroker
 from fileq.commands.api_keys import KeyOptions, KeyStore
 from fileq.config import config_from
 from fileq.core.api_key import Scope
+from fileq.core.job import wall_clock_ms
 from fileq.server.authentication import RequestSender
 from fileq.server.console import console_app
 from fileq.server.console.console_app import Console

@@ -2,10 +2,9 @@
 
 from datetime import UTC, datetime
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.core.job import typed_job
+from fileq.core.job import typed_job, wall_clock_ms
 from fileq.core.settlement import Settlement
 from fileq.testing.conformance.builders import burial, worker_info
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.place_pages import (
     PAGE_BYTES,
@@ -29,6 +28,7 @@ from fileq.brokers.redis.scripts import Argument, Command, extras
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import (
     CLEAR_REACH,
+    HOUR_MS,
     CancelResult,
     Census,
     LedgerEntry,

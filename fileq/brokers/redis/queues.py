@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import FULL_WAIT_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, STEP_TOLERANCE_MS
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply
@@ -26,6 +25,10 @@ from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part, entry_a
 from fileq.brokers.redis.store import InFlightCall, RedisStore, Replies
 from fileq.brokers.redis.waiting import RedisSubscription, RedisWaiter
 from fileq.brokers.types import (
+    FULL_WAIT_MS,
+    RETURNED_LOOK_MS,
+    RUNNING_LOOK_MS,
+    STEP_TOLERANCE_MS,
     SWEEP_PAGE,
     Admission,
     AdmitRequest,

@@ -36,6 +36,7 @@ from fileq.brokers.redis.scripts import Argument, Command, Scripts, scripts_in
 from fileq.brokers.types import Record
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import wall_clock_ms
 
 T = TypeVar("T")
 HOT_S = 0.25
@@ -343,7 +344,7 @@ class RedisStore:
         return self.link.reply(self.scripts.command(script, keys, args))
 
     def now_ms(self) -> int:
-        return self._clock() if self._clock is not None else time.time_ns() // 1_000_000
+        return self._clock() if self._clock is not None else wall_clock_ms()
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         """The record of each job; None where there is none."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.rules.rows import MemberState, RecordRow
 from fileq.brokers.rules.unit_of_work import UnitOfWork
-from fileq.brokers.types import FOLLOW_UPS_KEPT, EnqueueResult, Entry, entry_of
+from fileq.brokers.types import FOLLOW_UPS_KEPT, RATE_WINDOW_MS, EnqueueResult, Entry, entry_of
 from fileq.core.batch import Batch, add_member
 from fileq.core.job import ENDED_STATES, State, encode
 from fileq.core.outcome import FollowUp

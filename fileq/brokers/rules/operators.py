@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
-from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.place_pages import NEWEST_FIRST
 from fileq.brokers.protocol import Order
@@ -17,6 +16,7 @@ from fileq.brokers.rules.entries import key_holder, take_key
 from fileq.brokers.rules.settlements import cancel, clear
 from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.types import (
+    HOUR_MS,
     CancelResult,
     Census,
     LedgerEntry,

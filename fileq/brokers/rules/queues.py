@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import FULL_WAIT_MS, LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, due_after_step
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
@@ -18,6 +17,11 @@ from fileq.brokers.rules.rows import RecordRow, SlotRow
 from fileq.brokers.rules.settlements import bury_overdue, reap, settle
 from fileq.brokers.rules.unit_of_work import CANCELS, QueuedJob, Store, UnitOfWork, claim_of
 from fileq.brokers.types import (
+    FULL_WAIT_MS,
+    LONGEST_LOOK_MS,
+    RETURNED_LOOK_MS,
+    RUNNING_LOOK_MS,
+    STEP_TOLERANCE_MS,
     SWEEP_PAGE,
     Admission,
     AdmitRequest,
@@ -171,7 +175,7 @@ class QueueVerbs:
                 record = work.records.get(job.id) if job is not None else None
                 if record is None or record.raw != raw or record.state not in DELAYED_STATES:
                     continue
-                if (due_ms := due_after_step(record.due_ms, record.since_ms, work.now_ms)) is not None:
+                if (due_ms := _due_after_step(record.due_ms, record.since_ms, work.now_ms)) is not None:
                     work.change_record(record).due_ms, record.since_ms = due_ms, work.now_ms
                     work.put_scheduled(raw, due_ms)
                     changed += 1
@@ -443,3 +447,9 @@ def _admit(work: UnitOfWork, request: AdmitRequest, holders: set[str]) -> Admiss
     work.add_holder(request.route, request.slot, request.raw)
     holders.add(request.slot)
     return Admission(AdmitResult.ADMITTED)
+
+
+def _due_after_step(due_ms: int, since_ms: int, now_ms: int) -> int | None:
+    """The due time of a delay that began in the future, because the clock has stepped back since: the whole delay from
+    now on. None if it did not."""
+    return now_ms + max(0, due_ms - since_ms) if since_ms > now_ms + STEP_TOLERANCE_MS else None

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import astuple
 
-from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
 from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
@@ -30,7 +29,7 @@ from fileq.brokers.rules.tables import (
     execute_each,
     save_records,
 )
-from fileq.brokers.types import Attempt, LedgerEntry
+from fileq.brokers.types import HOUR_MS, LONGEST_LOOK_MS, Attempt, LedgerEntry
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.batch import Batch

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
@@ -39,9 +39,13 @@ from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.types import Record
 from fileq.config import Config
 from fileq.core.finding import Finding, sound
-from fileq.core.job import State
+from fileq.core.job import State, wall_clock_ms
 
 T = TypeVar("T")
+
+
+def monotonic_clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class SqliteStore(Store):

@@ -55,9 +55,9 @@ def _create(invocation: Invocation) -> int:
 
     $ fileq keys create dashboard --scope read  # a key that changes nothing
     $ fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d  # adds jobs of one type, for 90 days"""
-    from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import KeyOptions, KeyStore
     from fileq.commands.audit_entries import new_key_facts
+    from fileq.core.job import wall_clock_ms
 
     options = invocation.options
     if options.expires == 0:
@@ -145,11 +145,11 @@ def _link(invocation: Invocation) -> int:
 
     $ fileq login-link  # open this link in a browser
     $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is named maria"""
-    from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import LINK_MS, KeyStore
     from fileq.commands.audit_entries import os_user
     from fileq.commands.server_checks import answers_health
     from fileq.config.http_settings import url_here
+    from fileq.core.job import wall_clock_ms
 
     options = invocation.options
     settings = invocation.config.server

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS
 from fileq.brokers.protocol import FullBroker, Order
 from fileq.brokers.schedules import Fire
-from fileq.brokers.types import Entry, Revival
+from fileq.brokers.types import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, Entry, Revival
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.job import Claim, State, decode, encode, rfc3339_ms
 from fileq.core.outcome import FollowUp

@@ -7,11 +7,10 @@ import os
 import re
 from typing import Any
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
 from fileq.client.tasks import TaskCall
-from fileq.core.job import State
+from fileq.core.job import State, wall_clock_ms
 from tests.support.program import run
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup

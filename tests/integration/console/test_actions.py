@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers import open_broker
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.config import config_from
 from fileq.config.http_settings import WebhookSettings
+from fileq.core.job import wall_clock_ms
 from fileq.queries.job_filter import JobFilter
 from fileq.server.operations import Operation, OperationStore
 from fileq.webhooks.store import WebhookStore

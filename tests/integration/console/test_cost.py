@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
@@ -24,7 +23,7 @@ from fileq.commands.admin.pauses import set_paused
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.job import Version, encode, file_job
+from fileq.core.job import Version, encode, file_job, wall_clock_ms
 from fileq.core.outcome import Output
 from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter

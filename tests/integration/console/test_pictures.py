@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
-from fileq.core.job import file_job
+from fileq.core.job import file_job, wall_clock_ms
 from fileq.core.settlement import bury, complete
 from tests.conftest import require
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api

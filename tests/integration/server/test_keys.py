@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KEY_USES, KEYS
 from fileq.core.api_key import LATEST_MS, Scope, StoredKey
+from fileq.core.job import wall_clock_ms
 from fileq.queries.job_filter import JobFilter
 from fileq.server.console.console_app import VIEWS
 from fileq.server.operations import OperationStore

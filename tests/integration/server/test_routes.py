@@ -75,7 +75,7 @@ def session_of(api: ServedApi) -> ApiClient:
 
 
 def cookie_of(api: ServedApi) -> dict[str, str]:
-    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.core.job import wall_clock_ms
 
     id = next(id for id, key in api.keys.load().items() if key.name == "of the session")
     header = Sessions(signer_of(api.broker), wall_clock_ms, "").cookie(id, SENDER)

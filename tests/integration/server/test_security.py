@@ -20,11 +20,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import ENDED_SESSIONS, LINK_MS, LINKS_MAX, LOGIN_LINKS, KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.events import LoginsFailed, RequestFailed
+from fileq.core.job import wall_clock_ms
 from fileq.core.units import Rate
 from fileq.server import authentication, event_hub
 from fileq.server.authentication import COOKIE

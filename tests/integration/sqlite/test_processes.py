@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fileq.brokers.clocks import monotonic_clock_ms
 from fileq.brokers.rules import unit_of_work
 from fileq.brokers.sqlite import SqliteBroker, database
+from fileq.brokers.sqlite.broker import monotonic_clock_ms
 from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode

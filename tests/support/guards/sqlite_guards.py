@@ -126,7 +126,7 @@ SQLITE_GUARDS = (
         "FROM scheduled WHERE due_ms <= ? ORDER",
         "FROM scheduled WHERE due_ms > ? - 1000000 ORDER",
     ),
-    rule(promises.REALIGNED, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
+    rule(promises.REALIGNED, "_due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
     rule(
         promises.DUE_ONLY_THERE,
         "                if work.unschedule(record.raw):\n",

@@ -219,7 +219,7 @@ SLOT_GUARDS = (
     Guard(
         "The slots say since when their process works",
         "`workers` shows no start time",
-        "_PROCESS_STARTED_MS = time.time_ns() // 1_000_000",
+        "_PROCESS_STARTED_MS = wall_clock_ms()",
         "_PROCESS_STARTED_MS = 0",
         SLOT + "the_slots_say_since_when_their_process_works",
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import (
     KEPT_MS,
     LOST_WORKERS,
@@ -20,7 +19,7 @@ from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
 from fileq.client.broker_transport import BrokerTransport
 from fileq.commands.admin.running_workers import workers
-from fileq.core.job import rfc3339_ms
+from fileq.core.job import rfc3339_ms, wall_clock_ms
 from fileq.queries.documents import worker_documents
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import QUEUES, SLOT, pages_with_worker, shown, words

@@ -8,11 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import entry_name
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AUDIT, AuditChange, AuditEntry
 from fileq.core.api_key import Scope
-from fileq.core.job import stamp
+from fileq.core.job import stamp, wall_clock_ms
 from fileq.server.console.admin_views import in_words
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages

@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.options import WantedSchedule
@@ -20,7 +19,7 @@ from fileq.commands.audit_entries import TEXT_MAX, AuditChange, AuditEntry, chan
 from fileq.commands.server_checks import SOON_MS, expiring
 from fileq.commands.webhooks import latest_deliveries
 from fileq.core.api_key import Scope, StoredKey
-from fileq.core.job import typed_job
+from fileq.core.job import typed_job, wall_clock_ms
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
 from fileq.core.settlement import cancel, complete, retry
 from fileq.core.webhook import DELIVERY_TYPE

@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
 from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
-from fileq.core.job import Claim
+from fileq.core.job import Claim, wall_clock_ms
 from fileq.core.settlement import Settlement
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import HOSTILE, QUEUES, dies, end, held, in_order, pages_with_worker, shown, words

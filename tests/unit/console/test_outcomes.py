@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import UPLOADS, UPLOADS_MAX, ActionLog, last_upload, note_upload
@@ -18,7 +17,7 @@ from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
-from fileq.core.job import Claim, Job, State, Version, encode, file_job, stamp
+from fileq.core.job import Claim, Job, State, Version, encode, file_job, stamp, wall_clock_ms
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.queries.documents import job_document
 from fileq.queries.job_queries import FileTrace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Record
 from fileq.commands.admin.pauses import (
@@ -18,7 +17,7 @@ from fileq.commands.admin.pauses import (
     end_note,
     set_paused,
 )
-from fileq.core.job import State, encode, rfc3339_ms
+from fileq.core.job import State, encode, rfc3339_ms, wall_clock_ms
 from fileq.core.settlement import complete
 from fileq.queries.documents import AttemptDocument, job_document
 from fileq.server.console.job_steps import steps_of

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction, revival
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
 from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import NOTES, set_paused
-from fileq.core.job import Claim, State, Version, encode, file_job, rfc3339_ms
+from fileq.core.job import Claim, State, Version, encode, file_job, rfc3339_ms, wall_clock_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.documents import AttemptDocument, JobDocument, job_document

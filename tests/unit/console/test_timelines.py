@@ -7,13 +7,12 @@ import re
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.action_log import ActionLog
-from fileq.core.job import Claim, State, encode
+from fileq.core.job import Claim, State, encode, wall_clock_ms
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released
 from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of

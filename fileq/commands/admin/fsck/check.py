@@ -50,7 +50,6 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
@@ -59,7 +58,7 @@ from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem, Repai
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
-from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature
+from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature, wall_clock_ms
 from fileq.core.own_jobs import is_own_id
 from fileq.core.paging import parts
 from fileq.core.settlement import Settlement, Verb

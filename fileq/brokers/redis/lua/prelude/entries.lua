@@ -18,7 +18,7 @@ local ENTRY_ARGS = 13
 
 -- The index of deadlines: id of a job → when to look at it. Its deadline is in its record.
 local DEADLINES = string.sub(RECORDS, 1, -5) .. 'deadlines' -- the prefix of the records ends with `job:`
-local LONGEST_LOOK = 3600000 -- as in brokers/clocks.py
+local LONGEST_LOOK = 3600000 -- as in brokers/types.py
 
 local function index_deadline(id, deadline)
   redis.call('ZADD', DEADLINES, int_text(math.min(tonumber(deadline), now + LONGEST_LOOK)), id)
