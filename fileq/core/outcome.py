@@ -211,7 +211,7 @@ CRASH, WORKER_DEATH = "Crash", "WorkerDied"
 DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
 # Tried in this order; the first that matches from the start of the text decides.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # The first error of the job stays in the text, see core/retry.py.
+    # The first error of the job stays in the text, see core/settlement.py.
     (re.compile(r".*; retried, but file vanished\Z", re.DOTALL), "FileVanished"),
     (re.compile(r"timed out after "), TIMEOUT),
     (re.compile(r"file vanished"), "FileVanished"),

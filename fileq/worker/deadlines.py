@@ -18,8 +18,7 @@ from fileq.brokers.protocol import Broker
 from fileq.config import Config
 from fileq.core.events import Emit, followed, ignore, settled
 from fileq.core.job import Claim, wall_clock_ms
-from fileq.core.retry import decide
-from fileq.core.settlement import Settlement, SettleResult
+from fileq.core.settlement import Settlement, SettleResult, decide
 from fileq.worker.pump import DEADLINE_PASSED, is_overdue
 from fileq.worker.settlements import rules_of, with_order, worker_policy
 

@@ -61,8 +61,7 @@ from fileq.core.events import (
 )
 from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version, attempt_of, wall_clock_ms
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Ran, Refused, Released, Task
-from fileq.core.retry import Policy, decide, decide_changed
-from fileq.core.settlement import Settlement, SettleResult, Verb, defer
+from fileq.core.settlement import Policy, Settlement, SettleResult, Verb, decide, decide_changed, defer
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.files.paths import Paths, directory_problem
 from fileq.handlers.routes import Routes

@@ -44,8 +44,7 @@ from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import Emit, followed, ignore, reaped
 from fileq.core.job import wall_clock_ms
 from fileq.core.outcome import WORKER_DIED, Died
-from fileq.core.retry import Policy, decide
-from fileq.core.settlement import Settlement, SettleResult, Verb
+from fileq.core.settlement import Policy, Settlement, SettleResult, Verb, decide
 from fileq.core.units import two_units
 from fileq.worker.lease import Lease
 from fileq.worker.settlements import AddFollowUps, rules_of, with_order, worker_policy

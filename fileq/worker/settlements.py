@@ -29,8 +29,7 @@ from fileq.core.job import (
 )
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
-from fileq.core.retry import Backoff, Policy
-from fileq.core.settlement import Settlement, Verb
+from fileq.core.settlement import Backoff, Policy, Settlement, Verb
 from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.files.paths import Paths
 

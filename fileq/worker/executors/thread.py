@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import ClaimKey, decode_or_none
 from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
-from fileq.core.retry import StopRequest, outcome_after
+from fileq.core.settlement import StopRequest, outcome_after
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink, uncaptured

@@ -10,7 +10,7 @@ import pytest
 
 from fileq.core.job import ClaimKey
 from fileq.core.outcome import Died, Done, Failed, Ran, Task, TaskOutcome
-from fileq.core.retry import StopRequest
+from fileq.core.settlement import StopRequest
 from fileq.worker.executors.process.child_handle import ChildHandle, InvalidMessage
 from fileq.worker.executors.process.messages import (
     HEADER,

@@ -14,8 +14,8 @@ from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.action_log import ActionLog
 from fileq.core.job import Claim, State, encode, wall_clock_ms
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released
-from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
+from fileq.core.settlement import Policy, decide
 from fileq.queries.documents import AttemptDocument, job_document
 from fileq.server.console.job_steps import deferred_times, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job

@@ -14,8 +14,7 @@ from fileq.config.schema import BackoffSettings
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Claim, decode, encode, file_job
 from fileq.core.outcome import WORKER_DIED, Cancelled, Died, Done, Failed, FinalOutcome, Refused, Released
-from fileq.core.retry import ERROR_MAX, Policy, decide, decide_changed, delay_s
-from fileq.core.settlement import Settlement, Verb
+from fileq.core.settlement import ERROR_MAX, Policy, Settlement, Verb, decide, decide_changed, delay_s
 
 NOW_MS = 1_800_000_000_000
 POLICY = Policy(max_retries=3, max_recoveries=3, backoff=BackoffSettings(base=0.5, max=10.0, jitter=0.0))

@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Ran, Released, timed_out
-from fileq.core.retry import StopRequest, outcome_after
+from fileq.core.settlement import StopRequest, outcome_after
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
-from fileq.core.retry import StopRequest, outcome_after
+from fileq.core.settlement import StopRequest, outcome_after
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,

@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from fileq.core.events import Emit, ignore
 from fileq.core.job import ClaimKey
 from fileq.core.outcome import Died, Failed, Ran, Task, TaskOutcome, timed_out
-from fileq.core.retry import StopRequest
+from fileq.core.settlement import StopRequest
 from fileq.core.units import format_size
 from fileq.worker.executors.process.child_handle import (
     NEVER_S,
