@@ -66,10 +66,9 @@ class BrokerTransport:
             if isinstance(entry, Accepted):
                 accepted.append(entry)
                 continue
-            fate, id = next(answers)
-            is_new = fate is EnqueueResult.ENQUEUED
-            warning = self._untaken.warning(entry.job.type, entry.job.path) if is_new else ""
-            accepted.append(Accepted(id, fate, warning))
+            answer = next(answers)
+            warning = self._untaken.warning(entry.job.type, entry.job.path) if answer.record is not None else ""
+            accepted.append(replace(answer, warning=warning))
         pairs = zip(requests, accepted, strict=True)
         if refused := [one.options.batch for one, job in pairs if job.fate == EnqueueResult.REFUSED]:
             raise BatchError(
@@ -233,14 +232,22 @@ def entries_of(
     return entries
 
 
-def enqueued(broker: FullBroker, entries: Sequence[Entry]) -> Iterator[tuple[EnqueueResult, str]]:
-    """Enqueues BATCH entries a round trip. Of each entry its fate, and the id of its job or of the one that was there
-    before."""
+def enqueued(broker: FullBroker, entries: Sequence[Entry]) -> Iterator[Accepted]:
+    """Enqueues BATCH entries a round trip. What became of each, without a warning."""
     for batch in parts(entries, BATCH):
         reply = broker.enqueue(batch)
         existing = reply.existing or ("",) * len(batch)
         for entry, fate, other in zip(batch, reply.results, existing, strict=True):
-            yield fate, other or entry.job.id
+            is_new = fate is EnqueueResult.ENQUEUED
+            record = _new_record(entry, reply.now_ms or wall_clock_ms()) if is_new else None  # 0: the reply was lost
+            yield Accepted(other or entry.job.id, fate, record=record)
+
+
+def _new_record(entry: Entry, now_ms: int) -> Record:
+    """Of a job that was enqueued at this time, before anything has happened to it."""
+    due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
+    state, due_ms = (State.SCHEDULED, due_ms) if due_ms > now_ms else (State.PENDING, 0)
+    return Record(entry.job.id, state, encode(entry.job), entry.queue, created_ms=now_ms, due_ms=due_ms)
 
 
 def typed_entry(config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime) -> Entry:

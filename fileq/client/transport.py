@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import CancelResult
+from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import WantedSchedule
 from fileq.core.batch import CallbackKind
@@ -31,12 +31,14 @@ VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueu
 class Accepted(Struct, frozen=True):
     """What became of a request: `id` is the job's, which is an existing one if it is a duplicate. `fate` is a word of
     EnqueueResult, or VETOED. `warning` says why no worker would take it; "" if nothing is wrong or known. `is_hidden`:
-    it is a duplicate of a job that this caller may not read, which need not have this `id`."""
+    it is a duplicate of a job that this caller may not read, which need not have this `id`. `record` is that of a new
+    job as it was enqueued; only a transport on a broker knows it."""
 
     id: str
     fate: str
     warning: str = ""
     is_hidden: bool = False
+    record: Record | None = None
 
 
 class BatchRequest(Struct, frozen=True):

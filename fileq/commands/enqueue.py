@@ -66,9 +66,9 @@ class Enqueuing:
         self.jobs: list[Accepted] = []
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
-        for entry, (fate, id) in zip(entries, enqueued(self._broker, entries), strict=True):
-            self.jobs.append(Accepted(id, fate))
-            self.spans.add([entry] if fate is EnqueueResult.ENQUEUED else ())
+        for entry, answer in zip(entries, enqueued(self._broker, entries), strict=True):
+            self.jobs.append(Accepted(answer.id, answer.fate))  # without the record: there may be very many
+            self.spans.add([entry] if answer.fate is EnqueueResult.ENQUEUED else ())
 
 
 def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:

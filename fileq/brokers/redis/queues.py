@@ -54,7 +54,6 @@ PAGE = 1000  # records or entries of one call; more would block the server too l
 FEW_WORKERS = 100  # so many repeat each look at their usual pace
 PATIENCE_MAX = 10.0
 MACHINE_LASTS_MS = 86_400_000  # what is known of a machine that says nothing any more
-_ENQUEUED = Enqueued((EnqueueResult.ENQUEUED,), existing=("",))
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
 
@@ -90,21 +89,22 @@ class RedisQueues:
             return self._enqueue_plain(entries[0])
         results: list[EnqueueResult] = []
         existing: list[str] = []
-        permits = wait_ms = 0
+        permits = wait_ms = now_ms = 0
         for start in range(0, len(entries), PAGE):
             part = self._enqueue_batch(entries[start : start + PAGE], limit)
             results.extend(part.results)
             existing.extend(part.existing)
             permits += part.permits
-            wait_ms = part.wait_ms or wait_ms
-        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
+            wait_ms, now_ms = part.wait_ms or wait_ms, part.now_ms
+        return Enqueued(tuple(results), permits, wait_ms, tuple(existing), now_ms)
 
     def _enqueue_plain(self, entry: Entry) -> Enqueued:
         job, store = entry.job, self._store
         command = store.scripts.enqueue_plain(job.id, encode(job), entry.queue, wire_events.created(job))
-        is_new, is_repeated = store.link.reply_of(command)
-        # As in _enqueue_batch(): the first sending may have enqueued the job.
-        return _ENQUEUED if is_new or is_repeated else Enqueued((EnqueueResult.DUPLICATE,), existing=(job.id,))
+        now_ms, is_repeated = store.link.reply_of(command)
+        if now_ms or is_repeated:  # as in _enqueue_batch(): the first sending may have enqueued the job
+            return Enqueued((EnqueueResult.ENQUEUED,), existing=("",), now_ms=now_ms)
+        return Enqueued((EnqueueResult.DUPLICATE,), existing=(job.id,))
 
     def _enqueue_batch(self, entries: Sequence[Entry], limit: int) -> Enqueued:
         store = self._store
@@ -114,7 +114,7 @@ class RedisQueues:
         args = chain.from_iterable(entry_args(entry, store.keys) for entry in entries)
         name = ENQUEUE_MEMBERS if any(entry.joins for entry in entries) else "enqueue"
         reply, is_repeated = store.link.reply_of(store.scripts.command(name, keys, (limit, *args)))
-        permits, wait_ms, words, holders = reply
+        permits, wait_ms, words, holders, now_ms = reply
         ids = [entry.job.id for entry in entries]
         results = [EnqueueResult(word.decode()) for word in words]
         existing = [id if r is EnqueueResult.DUPLICATE else "" for id, r in zip(ids, results, strict=True)]
@@ -125,7 +125,7 @@ class RedisQueues:
             for i, id in enumerate(ids):
                 if existing[i] == id:
                     results[i], existing[i] = EnqueueResult.ENQUEUED, ""
-        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
+        return Enqueued(tuple(results), permits, wait_ms, tuple(existing), now_ms)
 
     # settle and claim
 

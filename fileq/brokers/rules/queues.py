@@ -62,7 +62,7 @@ class QueueVerbs:
             results, existing = zip(*(enqueue(work, entry, window) for entry in entries), strict=True)
             window.write()
             wait_ms = window.wait_ms if EnqueueResult.THROTTLED in results else 0
-            return Enqueued(results, window.permits, wait_ms, existing)
+            return Enqueued(results, window.permits, wait_ms, existing, work.now_ms)
 
     # settle and claim
 

@@ -142,20 +142,16 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     [made] = request.services.transport.enqueue([wanted])
     if made.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
-    [record] = request.broker.records([made.id])
-    is_new = made.fate == EnqueueResult.ENQUEUED
-    if not is_new and not request.caller.sees(decode_or_none(record.raw) if record else None):
-        raise ApiProblem("duplicate", "a job with this id or unique key already exists, and this key can't see it")
-    if record is None and not is_new:
-        raise ApiProblem("not-found", why_unknown(made.id))
-    if not is_new:
+    record, is_new = made.record, made.record is not None
+    if record is None:
+        [record] = request.broker.records([made.id])
+        if not request.caller.sees(decode_or_none(record.raw) if record else None):
+            raise ApiProblem("duplicate", "a job with this id or unique key already exists, and this key can't see it")
+        if record is None:
+            raise ApiProblem("not-found", why_unknown(made.id))
         _check_repeat(record, repeat)
-    if record is not None:
-        request.note.about(record)
-        document = enqueued_document(record, made.warning)
-    else:  # the new job has run already, and records of such jobs are not kept
-        request.note.about_job(made.id, wanted.type, wanted.path)
-        document = EnqueuedDocument(made.id, is_finished=True)
+    request.note.about(record)
+    document = enqueued_document(record, made.warning)
     location = {"Location": f"{request.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
     return ApiAnswer(document, 201 if is_new or repeat is not None else 200, location)
 

@@ -61,6 +61,13 @@ def test_a_job_enters_the_queue_it_was_given(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
+def test_the_answer_says_when_the_records_were_created(harness: Harness) -> None:
+    """As well for a single job without anything special, which brokers may enqueue in a shorter way."""
+    harness.clock.ms += 1234
+    for answer, id in ((enqueue(harness, "a"), "a"), (harness.broker.enqueue([an_entry("b"), an_entry("c")]), "c")):
+        assert answer.now_ms == record_of(harness, id).created_ms
+
+
 def test_the_queue_and_not_the_jobs_priority_decides(harness: Harness) -> None:
     harness.broker.enqueue([Entry(a_job("a", priority="high"), "low")])
     assert places_of(harness, "a") == ["low"]

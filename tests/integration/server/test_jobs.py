@@ -61,15 +61,29 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
     assert (again.changes, first.changes) == ((), (AuditChange("status", "pending", "cancelled"),))
 
 
-def test_a_job_whose_record_is_gone_when_the_answer_is_made_was_enqueued(
+def test_a_new_job_is_answered_as_it_was_enqueued_whatever_has_become_of_it_since(
     api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a job that a worker has completed meanwhile, with worker.completed_max 0."""
+    """A worker may have completed it meanwhile, and with worker.completed_max 0 its record is gone then."""
     with monkeypatch.context() as patched:
         patched.setattr(type(api.broker), "records", lambda self, ids: [None] * len(ids))
         made = api.client.post("/jobs", {"type": "fast"})
-    assert (made.status, made.json["status"]) == (201, "unknown")
-    assert api.client.get(f"/jobs/{made.json['id']}")["type"] == "fast"
+    assert (made.status, made.json["status"], made.json["type"]) == (201, "pending", "fast")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "one", "payload": {"a": 1}, "tags": {"team": "x"}, "unique_key": "u", "max_retries": 2},
+        {"type": "one", "delay": "5m", "priority": "high"},
+        {"type": "one", "scheduled_at": "2999-01-01T00:00:00Z", "deadline": "2999-01-02T00:00:00Z"},
+        {"type": "one", "scheduled_at": "2000-01-01T00:00:00Z"},
+    ],
+)
+def test_the_answer_to_a_new_job_is_what_the_broker_says_of_it(api: ServedApi, wanted: dict[str, Any]) -> None:
+    made = api.client.post("/jobs", wanted).json
+    read = api.client.get(f"/jobs/{made['id']}")
+    assert {**made, "waits_for": read["waits_for"]} == {**read, "warning": made["warning"]}
 
 
 def test_a_delayed_job_is_scheduled_and_stats_count_it(api: ServedApi) -> None:

@@ -5,7 +5,7 @@
 -- own ARGV   1 permits of one window (0 = none needed); of each job the arguments of prelude/entries.lua
 -- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
 --            duplicate, throttled or refused; for each job whose unique key another job has: its number, and the id of
---            the other job (it is a duplicate)
+--            the other job (it is a duplicate); now in ms
 local WINDOW = 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / ENTRY_ARGS
@@ -77,4 +77,4 @@ end
 if joining then joining.write() end
 write_counters()
 publish_events()
-return { taken, wait, results, existing }
+return { taken, wait, results, existing, now }

@@ -9,7 +9,7 @@
 -- KEYS       1 record, 2 queue, 3 stats
 -- ARGV       1 now in ms ('' = the server's time), 2 raw, 3 name of the queue, 4 events channel, 5 event, 6 retention of
 --            the hourly counters in ms
--- returns    1 = enqueued, 0 = there is a job of this id
+-- returns    now in ms = enqueued, 0 = there is a job of this id
 local record, queue, stats = KEYS[1], KEYS[2], KEYS[3]
 local _, raw, name, channel, event, retention = unpack(ARGV)
 local at, hour = int_text(now), stats .. ':' .. int_text(math.floor(now / 3600000))
@@ -50,4 +50,4 @@ if counted_hourly == 1 then redis.call('PEXPIRE', hour, retention) end
 redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', name, 'created', at, 'queued', '1')
 -- To publish costs less than to look for subscribers. The time replaces the 0 at the end of the event, as in add_event().
 redis.pcall('PUBLISH', channel, string.sub(event, 1, -3) .. at .. '}')
-return 1
+return now
