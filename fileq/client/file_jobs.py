@@ -21,8 +21,7 @@ from fileq.core.job_options import JobOptions
 from fileq.core.outcome import Failed
 from fileq.core.text import quoted_path
 from fileq.files.globs import exact_glob
-from fileq.files.mounts import keeps_inodes, mount_of, mounts
-from fileq.files.version import found_at
+from fileq.files.status import found_at, keeps_inodes, mount_of, mounts
 from fileq.queries.job_filter import file_place
 
 _ADVICE = {

@@ -29,8 +29,8 @@ from fileq.config.load import describe_broker_choice
 from fileq.config.value_types import MOVE
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
-from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
+from fileq.files.status import ScanDirMounts
 from fileq.handlers.routes import made_job_problems, warnings_of
 from fileq.producer.finder.finder import WatchModes
 

@@ -1,1 +1,1 @@
-"""What producers and workers both need to know about files: globs, mounts, path mapping, signatures of versions."""
+"""What producers and workers both need to know about files: globs, path mapping, versions and file systems."""

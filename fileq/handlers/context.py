@@ -40,7 +40,7 @@ from fileq.core.public_name import public
 from fileq.core.text import did_you_mean
 from fileq.core.units import LONGEST_S
 from fileq.files.paths import AnyPath
-from fileq.files.version import signature_of
+from fileq.files.status import signature_of
 from fileq.handlers.job_file import JobFile, check_file
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from fileq.core.outcome import Changed, Failed, LostRoot
 from fileq.core.text import quoted_path
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
 from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
-from fileq.files.version import changed_version
+from fileq.files.status import changed_version
 from fileq.handlers.outcomes import failed
 
 # A descriptor that only refers to a file can be opened through /proc alone. Containers and chroots may have none.

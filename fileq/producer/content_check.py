@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.beneath import open_regular
-from fileq.files.version import FoundFile, found_at
+from fileq.files.status import FoundFile, found_at
 from fileq.producer.finder.scan import ScanRules
 from fileq.producer.ledger_stages import Change, FileIdentity, without_mark
 

@@ -42,7 +42,7 @@ from fileq.core.own_jobs import DELIVERY_BATCHES
 from fileq.core.paging import pages, parts
 from fileq.files.beneath import open_directory, open_regular_in
 from fileq.files.exclusive_move import NEW_FILE, private_name
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile
 from fileq.producer.delivery_completion import (
     ChecksumReader,
     DirectoryLook,

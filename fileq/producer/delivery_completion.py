@@ -22,7 +22,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 from fileq.files.beneath import open_beneath, open_directory
 from fileq.files.manifest import ENTRIES_MAX, ManifestEntry, read_manifest
-from fileq.files.version import FoundFile, found_at
+from fileq.files.status import FoundFile, found_at
 from fileq.producer.content_check import ContentReading
 from fileq.producer.finder.scan import DeliveryPlace, ScanRules, is_manifest
 from fileq.producer.markers import Markers

@@ -25,7 +25,7 @@ from fileq.config.schema import priority_chooser
 from fileq.core.errors import BrokerError, JobError
 from fileq.core.events import BeforeEnqueueFailed, Emit, SkipReason, ignore
 from fileq.core.job import Job, file_job, new_ids, rfc3339_ms, wall_clock_ms
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile
 from fileq.handlers.outcomes import failed
 from fileq.producer.deliveries import DeliveryStage
 from fileq.producer.finder.scan import ScanRules

@@ -18,8 +18,7 @@ from fileq.brokers.protocol import Broker, FullBroker
 from fileq.brokers.types import LedgerEntry
 from fileq.core.events import Emit, InodesNotCompared, ignore
 from fileq.core.job import SignatureParts, Version, signature_text, split_signature
-from fileq.files.mounts import ScanDirMounts, keeps_inodes
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile, ScanDirMounts, keeps_inodes
 from fileq.producer.finder.scan import ScanRules
 from fileq.producer.markers import Markers
 from fileq.producer.stability import ClockGuard

@@ -26,7 +26,7 @@ from typing import TypeAlias
 from fileq.core.events import Emit, MarkersKept, SkipReason, ignore
 from fileq.files.beneath import open_directory
 from fileq.files.exclusive_move import Place, private_name, rename_exclusively, take
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile
 from fileq.producer.finder.scan import ScanRules
 
 KEPT_MAX = 50_000  # markers that could not be removed

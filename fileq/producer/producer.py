@@ -18,8 +18,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
-from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
+from fileq.files.status import ScanDirMounts
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.deliveries import DeliveryStage
 from fileq.producer.enqueuer import BeforeEnqueue, Enqueuer

@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.core.events import SkipReason
-from fileq.files.mounts import ScanDirMounts
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile, ScanDirMounts
 from fileq.producer.finder.scan import ScanRules
 from fileq.producer.markers import Markers
 

@@ -21,7 +21,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.core.units import Duration, seconds
 from fileq.files.paths import AnyPath
-from fileq.files.version import signature_of
+from fileq.files.status import signature_of
 from fileq.handlers import extensions
 from fileq.handlers.context import Context
 from fileq.handlers.event_loop import EventLoop

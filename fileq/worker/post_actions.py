@@ -31,7 +31,7 @@ from fileq.core.job import Claim, State, Version, decode_or_none, split_signatur
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
-from fileq.files.version import changed_version, signature_of
+from fileq.files.status import changed_version, signature_of
 from fileq.worker.lease import Lease
 from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import rules_of

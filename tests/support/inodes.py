@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fileq.files.mounts import filesystem_type, keeps_inodes
+from fileq.files.status import filesystem_type, keeps_inodes
 
 
 def inode_directory(directory: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fileq.brokers.types import LedgerEntry
 from fileq.core.job import State
-from fileq.files.version import found_at
+from fileq.files.status import found_at
 from tests.support.fault_proxy import FaultProxy
 from tests.support.program import Program, run
 from tests.support.servers import Server

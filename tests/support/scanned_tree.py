@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fileq.config import config_from
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile
 from fileq.producer.finder.scan import DirectoryWalk, ProducerCounts, ScanRules
 
 

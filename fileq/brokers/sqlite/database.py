@@ -35,8 +35,8 @@ from fileq.brokers.sqlite import database_schema
 from fileq.brokers.sqlite.file_access import open_side_file, protect_database
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
 from fileq.core.units import two_units
-from fileq.files.mounts import filesystem_type, is_network
 from fileq.files.paths import MISSING, advice_for, directory_problem
+from fileq.files.status import filesystem_type, is_network
 
 LOCK_TIMEOUT_S = 5.0
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"

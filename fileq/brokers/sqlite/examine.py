@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 
 from fileq.core.finding import Finding, sound, wrong
-from fileq.files.mounts import filesystem_type, is_network
 from fileq.files.paths import MISSING, advice_for, directory_problem
+from fileq.files.status import filesystem_type, is_network
 
 _SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen", "-leases")
 LEAST_FREE_BYTES = 100 * 1024 * 1024

@@ -24,8 +24,7 @@ from watchdog.observers.inotify_c import inotify_add_watch, inotify_init, inotif
 from fileq.config import Config
 from fileq.core import events
 from fileq.core.events import Emit, SkipReason
-from fileq.files.mounts import ScanDirMounts
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile, ScanDirMounts
 from fileq.producer.finder.scan import DirectoryWalk, ScanRules
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from fileq.core.text import quoted_path
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter, Globs
 from fileq.files.paths import MAX_DEPTH, is_in
-from fileq.files.version import FoundFile, found_at
+from fileq.files.status import FoundFile, found_at
 
 STEP_ENTRIES = 1_000
 STACK_MAX = 10_000  # directories that wait to be entered

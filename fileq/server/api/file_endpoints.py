@@ -32,8 +32,8 @@ from fileq.core.job import decode_or_none
 from fileq.files.beneath import LeadsOutside, open_without_links
 from fileq.files.exclusive_move import PREFIX
 from fileq.files.paths import MAX_DEPTH
+from fileq.files.status import changed_version
 from fileq.files.uploads import ArrivingFile
-from fileq.files.version import changed_version
 from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
 from fileq.queries.job_filter import JobConditions, JobFilter, conditions_in, file_place
 from fileq.queries.job_queries import FileTrace, trace

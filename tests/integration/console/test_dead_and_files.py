@@ -16,7 +16,7 @@ from fileq.brokers.types import Entry
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, with_others
 from fileq.core.job import Version, file_job, typed_job
-from fileq.files.version import signature_of
+from fileq.files.status import signature_of
 from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import worker_info
 from tests.support.api_client import ServedApi, served_api

@@ -10,7 +10,7 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.job import State, Version, file_job
-from fileq.files.version import signature_of
+from fileq.files.status import signature_of
 from tests.support.command_line import CommandLine
 from tests.support.inodes import inode_directory, replace_unnoticed
 from tests.support.producer_setup import wait_for_new_scan

@@ -12,7 +12,7 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.files import mounts
+from fileq.files import status
 from fileq.testing.conformance.builders import an_entry
 from tests.support.sqlite_process import a_config, a_worker
 from tests.support.unprivileged import open_path, unprivileged
@@ -122,7 +122,7 @@ def test_a_directory_is_refused(tmp_path: Path):
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch):
     table = f"1 0 0:1 / {path.parent} rw - nfs4 nas:/ rw\n".encode()
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: table)
     with pytest.raises(ConfigError, match=r"a network file system \(nfs4\)"):
         SqliteBroker(a_config(path))
     assert not path.exists()

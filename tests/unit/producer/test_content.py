@@ -8,7 +8,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import split_signature
-from fileq.files import mounts
+from fileq.files import status
 from fileq.producer import content_check
 from tests.support.inodes import replace_unnoticed
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("fake_watchers")
 
 @pytest.fixture(autouse=True)
 def on_ext4(monkeypatch):
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"27 1 254:0 / / rw - ext4 /dev/vda rw\n")
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"27 1 254:0 / / rw - ext4 /dev/vda rw\n")
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import BrokerError, ConfigError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
-from fileq.files import version
+from fileq.files import status
 from fileq.files.manifest import ManifestEntry, read_manifest
-from fileq.files.version import found_at
+from fileq.files.status import found_at
 from fileq.producer import deliveries, delivery_completion
 from fileq.producer.deliveries import DeliveryRegister
 from fileq.producer.delivery_completion import ChecksumReader, LookLimits, look_at
@@ -490,7 +490,7 @@ def test_an_open_delivery_keeps_none_of_its_files_in_memory(tmp_path: Path) -> N
     tracemalloc.start()
     look_until_sealed(s)
     assert batch(s).total == 300
-    made_in = tracemalloc.Filter(True, version.__file__, version.found_at.__code__.co_firstlineno + 1)
+    made_in = tracemalloc.Filter(True, status.__file__, status.found_at.__code__.co_firstlineno + 1)
     found = tracemalloc.take_snapshot().filter_traces([made_in])
     tracemalloc.stop()
     assert sum(one.count for one in found.statistics("lineno")) < 100

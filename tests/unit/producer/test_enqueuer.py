@@ -11,9 +11,8 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import SkipReason, waited_ms
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
-from fileq.files import mounts
-from fileq.files.mounts import ScanDirMounts
-from fileq.files.version import FoundFile
+from fileq.files import status
+from fileq.files.status import FoundFile, ScanDirMounts
 from fileq.producer import enqueuer as module
 from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, Enqueuer, SentBatch
 from fileq.producer.finder.scan import ProducerCounts
@@ -25,7 +24,7 @@ from tests.support.clocks import ManualClocks, RecordedEvents
 
 @pytest.fixture(autouse=True)
 def one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"27 1 254:0 / / rw - ext4 /dev/vda rw")
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"27 1 254:0 / / rw - ext4 /dev/vda rw")
 
 
 def file(name: str | bytes, size: int = 3) -> FoundFile:

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, LedgerEntry
 from fileq.core.job import Version, split_signature
-from fileq.files import mounts
-from fileq.files.version import changed_version, signature_of
+from fileq.files import status
+from fileq.files.status import changed_version, signature_of
 from fileq.testing.conformance.builders import a_job
 from tests.support.inodes import replace_unnoticed
 from tests.support.producer_scenario import RESCAN, UNCLOSED, Scenario
@@ -22,7 +22,7 @@ def on_ext4(monkeypatch):
 
 
 def mount(monkeypatch, kind):
-    monkeypatch.setattr(mounts, "read_mountinfo", f"27 1 254:0 / / rw - {kind} /dev/vda rw\n".encode)
+    monkeypatch.setattr(status, "read_mountinfo", f"27 1 254:0 / / rw - {kind} /dev/vda rw\n".encode)
 
 
 def restart(scenario, identity):
@@ -117,8 +117,8 @@ def test_after_a_restore_one_scan_by_stat_makes_the_new_inodes_known(scenario):
 def test_a_scan_of_known_files_reads_no_mount_table(scenario, monkeypatch):
     scenario.add("a", "b/c")
     scenario.run(UNCLOSED + 1)
-    monkeypatch.setattr(mounts, "keeps_inodes", lambda filesystem: pytest.fail("the inodes are equal"))
-    monkeypatch.setattr("fileq.producer.ledger_stages.keeps_inodes", mounts.keeps_inodes)
+    monkeypatch.setattr(status, "keeps_inodes", lambda filesystem: pytest.fail("the inodes are equal"))
+    monkeypatch.setattr("fileq.producer.ledger_stages.keeps_inodes", status.keeps_inodes)
     scenario.run(RESCAN)
     assert scenario.names() == ["a", "b/c"]
 

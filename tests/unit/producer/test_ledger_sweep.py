@@ -10,8 +10,8 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, LedgerEntry
 from fileq.config import config_from
 from fileq.core.job import Version
-from fileq.files import mounts
-from fileq.files.mounts import ScanDirMounts
+from fileq.files import status
+from fileq.files.status import ScanDirMounts
 from fileq.producer import ledger_stages
 from fileq.producer.ledger_stages import DAY_MS, LedgerSweep
 from fileq.producer.stability import ClockGuard
@@ -28,7 +28,7 @@ class Ledger:
         self.root = root
         self.broker = MemoryBroker(config_from({"broker": "memory"}))
         self.mountinfo = ROOT_DISK
-        monkeypatch.setattr(mounts, "read_mountinfo", lambda: self.mountinfo.encode())
+        monkeypatch.setattr(status, "read_mountinfo", lambda: self.mountinfo.encode())
         self.mounts = ScanDirMounts(bytes(root))
 
     def mount(self, device: str) -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fileq.files import mounts
+from fileq.files import status
 from fileq.producer import enqueuer, stability
 from fileq.producer.finder import scan
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
@@ -31,7 +31,7 @@ def test_a_scanned_file_that_is_old_enough_is_enqueued_at_once(scenario):
 
 def test_on_a_network_file_system_timestamps_do_not_count(tmp_path, monkeypatch):
     table = f"27 1 254:0 / / rw - ext4 /dev/vda rw\n36 27 0:44 / {tmp_path} rw - nfs4 nas:/ rw\n"
-    monkeypatch.setattr(mounts, "read_mountinfo", table.encode)
+    monkeypatch.setattr(status, "read_mountinfo", table.encode)
     scenario = Scenario(tmp_path / "in")
     scenario.add("a")
     scenario.run(UNCLOSED + 1)

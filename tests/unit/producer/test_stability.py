@@ -3,8 +3,7 @@
 import pytest
 
 from fileq.config import config_from
-from fileq.files.mounts import ScanDirMounts
-from fileq.files.version import FoundFile
+from fileq.files.status import FoundFile, ScanDirMounts
 from fileq.producer import stability as module
 from fileq.producer.finder.scan import ProducerCounts
 from fileq.producer.stability import ClockGuard, Stability

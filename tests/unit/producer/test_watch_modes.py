@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fileq.files import mounts
-from fileq.files.mounts import ScanDirMounts
+from fileq.files import status
+from fileq.files.status import ScanDirMounts
 from fileq.producer.finder.finder import WatchModes
 
 SYSTEM = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -31,7 +31,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def tree(*lines: str, mode: str = "auto", root: bytes = ROOT) -> Tree:
         table = SYSTEM + "".join(f"{line}\n" for line in lines).encode()
-        monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
+        monkeypatch.setattr(status, "read_mountinfo", lambda: table)
         return Tree(mode, root)
 
     return tree
@@ -140,11 +140,11 @@ def test_without_watches_everything_is_polled(make, mode):
 def test_a_refresh_notices_volumes_that_come_and_go(make, monkeypatch):
     tree = make()
     assert not tree.mounts.refresh()
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: SYSTEM + NFS_BELOW.encode())
+    monkeypatch.setattr(status, "read_mountinfo", lambda: SYSTEM + NFS_BELOW.encode())
     assert tree.mounts.refresh()
     assert tree.modes.polled() == [ROOT + b"/far"]
     assert tree.mounts.device(ROOT + b"/far/a") == "nfs:nas:/far"
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: SYSTEM)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: SYSTEM)
     assert tree.mounts.refresh()
     assert tree.modes.polled() == []
     assert tree.mounts.device(ROOT + b"/far/a") == "ext4:/dev/vda"
@@ -163,7 +163,7 @@ def test_the_name_of_a_device_has_no_whitespace(make):
 
 
 def test_without_a_mount_table_everything_is_local_and_the_device_is_unknown(monkeypatch):
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"")
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"")
     tree = Tree("auto", ROOT)
     assert not tree.modes.is_event_free
     assert tree.modes.polled() == []

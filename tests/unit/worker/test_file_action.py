@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fileq.files import exclusive_move
 from fileq.files.exclusive_move import Place, is_private, move_into, rename_exclusively, take
-from fileq.files.version import signature_of
+from fileq.files.status import signature_of
 from fileq.worker import post_actions
 from fileq.worker.post_actions import FileAction, KeepFile
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.files import mounts
-from fileq.files.mounts import filesystem_type, is_network
+from fileq.files import status
+from fileq.files.status import filesystem_type, is_network
 
 MOUNTS = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -21,7 +21,7 @@ MOUNTS = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 
 @pytest.fixture(autouse=True)
 def mount_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: MOUNTS)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: MOUNTS)
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,25 @@ def test_symbolic_links_are_followed(tmp_path: Path, monkeypatch):
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far")
     table = MOUNTS + f"43 27 0:51 / {tmp_path}/far rw - nfs nas:/ rw\n".encode()
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: table)
     assert filesystem_type(tmp_path / "link" / "fileq.db") == "nfs"
 
 
 def test_malformed_lines_are_skipped(monkeypatch):
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"\n1 2 3\n - \n" + MOUNTS)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"\n1 2 3\n - \n" + MOUNTS)
     assert filesystem_type("/srv") == "btrfs"
 
 
 def test_without_a_mount_table_the_type_is_unknown_and_nothing_is_refused(monkeypatch):
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"")
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"")
     assert filesystem_type("/srv") == ""
     assert not is_network("")
 
 
 def test_a_missing_mount_table_counts_as_empty(monkeypatch, tmp_path: Path):
     monkeypatch.undo()
-    monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "none"))
-    assert mounts.read_mountinfo() == b""
+    monkeypatch.setattr(status, "MOUNTINFO", str(tmp_path / "none"))
+    assert status.read_mountinfo() == b""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_local_disk_is_not_a_network_file_system(kind):
 
 def test_a_later_mount_hides_the_mounts_below_it(monkeypatch):
     table = MOUNTS + b"50 27 0:60 / /srv rw - xfs /dev/sde rw\n"
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(status, "read_mountinfo", lambda: table)
     assert filesystem_type("/srv/share/fileq.db") == "xfs"
 
 
@@ -103,6 +103,6 @@ def test_a_mount_may_come_before_its_parent_in_the_table(monkeypatch):
 
 
 def test_a_table_without_the_root_still_covers_its_mounts(monkeypatch):
-    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"36 27 0:44 / /srv rw - btrfs /dev/sdb rw\n")
+    monkeypatch.setattr(status, "read_mountinfo", lambda: b"36 27 0:44 / /srv rw - btrfs /dev/sdb rw\n")
     assert filesystem_type("/srv/a") == "btrfs"
     assert filesystem_type("/home") == ""
