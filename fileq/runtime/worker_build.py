@@ -26,11 +26,11 @@ from fileq.webhooks.subscriptions import Subscriptions, WebhookWatch
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers
 from fileq.worker.deadlines import Deadlines
+from fileq.worker.deferrals import RootsWatch
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.post_actions import OrderRecovery
 from fileq.worker.pump import Gates, Pump
 from fileq.worker.reaper import Reaper
-from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
 from fileq.worker.settlements import FollowUps, rules_of
 

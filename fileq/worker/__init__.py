@@ -3,7 +3,8 @@
     pump.py            the state machine of a job in a worker, from its claim to its settlement, turn by turn
     prefetch.py        how many jobs are claimed in advance
     heartbeats.py      when leases are renewed, and what the registry shows
-    breakers.py, limits.py, roots.py  whether a claimed job may run now; deferrals.py if it may not
+    deferrals.py       limits and roots: whether a claimed job may run now; when it is due again if not
+    breakers.py        the same for routes whose jobs fail
     settlements.py     the retry policies; the order for the file and the jobs that follow, on the settlement
     executors/         run handlers in child processes or threads
     post_actions.py    moves or deletes files after their jobs are settled, also those of workers that died

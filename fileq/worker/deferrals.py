@@ -1,4 +1,6 @@
-"""The jobs that this process has deferred, by reason: when each is due again, and which are due when a reason ends.
+"""Why a claimed job may have to wait: the root of its file is missing, or a limit of its route is reached. And the jobs
+that this process has deferred, by reason: when each is due again, and which are due when a reason ends. Breakers, which
+defer jobs too, are in breakers.py.
 
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
 cannot run them claims at most 100 of them a second. Deliveries of webhooks are due 100 ms apart: each one that ends
@@ -20,19 +22,24 @@ What a kill -9 leaves: the jobs in `scheduled`, each due within ten minutes. A r
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record
+from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, Record
 from fileq.config import Config
 from fileq.core.errors import FileqError
+from fileq.core.events import Emit, RootLost, RootRestored, ignore
 from fileq.core.job import Claim, State, decode_or_none
+from fileq.core.outcome import LostRoot
 from fileq.core.settlement import Settlement
 from fileq.core.webhook import DELIVERIES_MAX
+from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
+from fileq.handlers.routes import BoundRoute, Routes
 from fileq.queries.untaken_jobs import UntakenJobs
 
 SHORTEST_S = 1.0
@@ -366,3 +373,258 @@ class LeftJobs:
         self._waits_s[claim.id] = wait_s
         self.recent_until_s = self._monotonic() + LEAVES_FOR_S
         return reason, wait_s, wait_s > SHORTEST_S
+
+
+# Limits of routes: which claimed job may run now, which must wait, and which runs when one ends.
+#
+# `max_running` is counted here. `max_running_total` and `rate` are shared by all workers, so the pump asks the broker
+# about them. A refused job is deferred; its route's breaker does not count it. When a job of the route ends, the first
+# job that was deferred for it is made due at once, so a limited route does not wait for the end of a deferral.
+
+
+LIMITS = ("max_running", "max_running_total", "rate")
+LIMITS_EVERY_S = 1.0  # whether jobs still wait for the limits that the registry shows
+
+
+class Limits:
+    """The limits of all routes, by the number of the route. A route without limits has no entry."""
+
+    def __init__(self, routes: Routes, deferrals: Deferrals) -> None:
+        self._deferrals = deferrals
+        self._of = {n: route for n, route in enumerate(routes) if any(getattr(route, name) for name in LIMITS)}
+        self.is_any = bool(self._of)  # without limits a job costs one look at this
+        self.reached: tuple[str, ...] = ()  # what the registry shows
+        self.change_count = 0  # grows with each change of `reached`
+        self._next_check_s = 0.0
+
+    def __contains__(self, route: int) -> bool:
+        return route in self._of
+
+    def refused_here(self, candidates: Iterable[int], running: Counter[int]) -> list[str | None]:
+        """For each candidate, which is named by its route, why `max_running` refuses it, given how many jobs of each
+        route run in this process."""
+        answers: list[str | None] = []
+        for number in candidates:
+            route = self._of[number]
+            if route.max_running is not None and running[number] >= route.max_running:
+                answers.append(self._refuse(route, "max_running"))
+            else:
+                running[number] += 1
+                answers.append(None)
+        return answers
+
+    def request(self, claim: Claim, number: int) -> AdmitRequest | None:
+        """What the broker must be asked; None if the route shares no limit with other workers."""
+        route = self._of[number]
+        total, rate = route.max_running_total or 0, route.rate
+        if not total and rate is None:
+            return None
+        rates = (rate.count, rate.window_ms) if rate is not None else ()
+        return AdmitRequest(route.route_name, claim.slot, claim.raw, total, *rates)
+
+    def refused_there(self, number: int, answer: Admission) -> tuple[str, float]:
+        """Why the broker refuses a job of this route, and for how many seconds at least."""
+        route, wait_s = self._of[number], answer.wait_ms / 1000
+        if answer.result is AdmitResult.FULL:
+            return self._refuse(route, "max_running_total"), wait_s
+        assert route.rate is not None
+        reason = self._refuse(route, "rate")
+        self._deferrals.release_later(reason, wait_s, route.rate.count)
+        return reason, wait_s
+
+    def _refuse(self, route: BoundRoute, name: str) -> str:
+        reason = _limit_reason(route, name)
+        if reason not in self.reached:
+            self._show((*self.reached, reason))
+        return reason
+
+    def ended(self, number: int) -> None:
+        """A job of this route no longer runs here: the first job that was deferred for it is due now."""
+        route = self._of.get(number)
+        if route is None:
+            return
+        for name in ("max_running", "max_running_total"):
+            if getattr(route, name) is not None and self._deferrals.release(_limit_reason(route, name), 1):
+                return
+        if route.max_running_total is not None:  # another worker may have deferred the job that can run now
+            self._deferrals.release_elsewhere(_limit_reason(route, "max_running_total"), 1, route.max_running_total)
+
+    def admitted(self, number: int, id: str) -> None:
+        """This job runs, so it does not wait for a limit any more."""
+        route = self._of.get(number)
+        if route is not None and self.reached:
+            for name in LIMITS:
+                if getattr(route, name) is not None:
+                    self._deferrals.forget(_limit_reason(route, name), (id,))
+
+    def forget_unreached(self, now_s: float) -> None:
+        """In each turn, with an effect once a second: a limit for which no job waits is no longer shown."""
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + LIMITS_EVERY_S
+        still = tuple(reason for reason in self.reached if self._deferrals.is_any_waiting(reason))
+        if still != self.reached:
+            self._show(still)
+
+    def _show(self, reached: tuple[str, ...]) -> None:
+        self.reached = reached
+        self.change_count += 1
+
+
+def _limit_reason(route: BoundRoute, name: str) -> str:
+    """Why a job of this route is deferred."""
+    return f"the limit of {route.route_name} is reached ({name}: {getattr(route, name)})"
+
+
+# Roots: the directories that jobs have their files in.
+#
+# The file jobs of a root that is missing, or that this user has no permission on, are deferred; jobs of other roots and
+# jobs without a file run.
+#
+# A folder that files are moved to after their job is a root too: a retried job finds its file there. It may be missing
+# for a good reason, because no file was moved yet. The same holds for the default root of a worker whose configuration
+# names no directory: it may run only jobs without files. Such a root counts as missing only when a job needs it.
+#
+# Each root is checked in a thread of its own: a check of a dead network mount may block for minutes. turn() compares
+# the results and reports what has changed; a loop of its own calls it. Between two checks a run may find its root
+# missing: the pump reports that by note_lost(), and it counts until the next check. A new process checks at its start.
+
+
+ROOTS_EVERY_S = 1.0
+SILENT_AFTER_S = 10.0
+
+
+class _Root:
+    """The last check of one root. `is_needed`: its absence is a problem."""
+
+    def __init__(self, path: bytes, look: Callable[[bytes], str], *, is_folder: bool, is_expected: bool) -> None:
+        self.path = path
+        self.is_needed = self._is_expected = is_expected
+        self._is_folder = is_folder
+        self._look = look
+        self.check()
+
+    def check(self) -> None:
+        self._found = self._look(self.path)
+        self.checked_s = time.monotonic()
+        if not self._found:
+            self.is_needed = self._is_expected  # if not, until a job misses it again
+
+    def note_lost(self, found: str) -> None:
+        self._found = found
+        self.is_needed = True
+
+    @property
+    def is_missing(self) -> bool:
+        return bool(self._found)
+
+    def problem(self) -> str:
+        """Why its files cannot be reached; "" if they can, or if no job needs them."""
+        name = os.fsdecode(self.path)
+        if not self.is_needed:
+            return ""
+        if time.monotonic() - self.checked_s > SILENT_AFTER_S:
+            return f"the root {name} does not answer"
+        if not self._found:
+            return ""
+        what = f"the folder {name}, where files were moved to," if self._is_folder else f"the root {name}"
+        return f"{what} {'is missing (not mounted?)' if self._found in (MISSING, NOT_A_DIRECTORY) else self._found}"
+
+
+class RootsWatch:
+    """`folders` are those that files are moved to. `on_end` gets the reason for which jobs were deferred when a root is
+    back. Unless roots `are_expected`, one is missing only when a job needs it."""
+
+    name = "roots"
+
+    def __init__(
+        self,
+        roots: Sequence[bytes],
+        folders: Sequence[bytes] = (),
+        *,
+        emit: Emit = ignore,
+        on_end: Callable[[str], None] = lambda reason: None,
+        are_expected: bool = True,
+        look: Callable[[bytes], str] = directory_problem,
+    ) -> None:
+        self._emit = emit
+        self._on_end = on_end
+        # The innermost root of a path comes first.
+        kinds = {**dict.fromkeys(folders, True), **dict.fromkeys(roots, False)}
+        by_length = sorted(kinds.items(), key=lambda kind: len(kind[0]), reverse=True)
+        self._roots = [
+            _Root(path, look, is_folder=is_folder, is_expected=are_expected and not is_folder)
+            for path, is_folder in by_length
+        ]
+        self._unexpected = [root for root in self._roots if not root.is_needed]
+        self._reported: Mapping[bytes, str] = {}
+        self._reporting = threading.Lock()
+        self._stop = threading.Event()
+        self.problems: Mapping[bytes, str] = self._find_problems()  # root → why its files cannot be reached
+        self.change_count = 0
+
+    def start(self) -> None:
+        for root in self._roots:
+            threading.Thread(target=self._keep_checking, args=(root,), name="root", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def check(self) -> None:
+        """Checks every root now. May block; the threads do it without being asked."""
+        for root in self._roots:
+            root.check()
+
+    def turn(self) -> float:
+        """Compares the last checks with those before. Returns the seconds until the next turn."""
+        with self._reporting:
+            before = self._reported
+            self.problems = self._reported = after = self._find_problems()
+            for root in (*before, *(root for root in after if root not in before)):
+                if before.get(root) != after.get(root):
+                    self._changed(root, before.get(root), after.get(root))
+        return ROOTS_EVERY_S
+
+    def note_lost(self, lost: LostRoot) -> str | None:
+        """A run has found that this root cannot be accessed, and why. Returns the problem that its jobs wait for; None
+        if a check has found the root again meanwhile. Reads no file: that may block."""
+        for root in self._roots:
+            if root.path == lost.root:
+                root.note_lost(lost.reason)
+        self.turn()  # reported before jobs are deferred for it: only what was reported ends, and releases them
+        return self.problems.get(lost.root)
+
+    @property
+    def is_any_missing(self) -> bool:
+        """Whether a file may have a problem: cheap, for every job."""
+        return bool(self.problems) or any(root.is_missing for root in self._unexpected)
+
+    def problem_of(self, path: bytes) -> str | None:
+        """Why the file at this path cannot be reached now: its root is missing. None if nothing is known against it."""
+        for root in self._roots:
+            if path.startswith(root.path.rstrip(b"/") + b"/"):
+                if root.is_missing and not root.is_needed:
+                    root.is_needed = True
+                    self.problems = self._find_problems()
+                return self.problems.get(root.path)
+        return None
+
+    def problem(self) -> str:
+        """All problems as one text; "" while all roots are there."""
+        return "; ".join(self.problems.values())
+
+    def _find_problems(self) -> dict[bytes, str]:
+        return {root.path: problem for root in self._roots if (problem := root.problem())}
+
+    def _changed(self, root: bytes, before: str | None, after: str | None) -> None:
+        self.change_count += 1
+        if after is not None:
+            self._emit(RootLost(os.fsdecode(root), after, "its file jobs wait; all others run"))
+        else:
+            self._emit(RootRestored(os.fsdecode(root)))
+        if before is not None:
+            self._on_end(before)
+
+    def _keep_checking(self, root: _Root) -> None:
+        while not self._stop.wait(ROOTS_EVERY_S):
+            root.check()

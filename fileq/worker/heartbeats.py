@@ -16,8 +16,7 @@ from fileq.config import Config
 from fileq.core.job import wall_clock_ms
 from fileq.handlers.routes import Routes
 from fileq.worker.breakers import Breakers
-from fileq.worker.limits import Limits
-from fileq.worker.roots import RootsWatch
+from fileq.worker.deferrals import Limits, RootsWatch
 
 CANCELS_EVERY_S = 0.5  # the shortest time between two renewals because of cancellations
 TYPES_MAX = 1000  # of a worker that the registry shows

@@ -32,8 +32,8 @@ from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
 from fileq.files.status import changed_version, signature_of
+from fileq.worker.deferrals import RootsWatch
 from fileq.worker.lease import Lease
-from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import rules_of
 
 FINISHED_AT_ONCE = 100  # orders of one round trip

@@ -67,13 +67,19 @@ from fileq.files.paths import Paths, directory_problem
 from fileq.handlers.routes import Routes
 from fileq.worker.batch_reconciler import finished_event
 from fileq.worker.breakers import Breakers, sample_of
-from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals, LeftJobs
+from fileq.worker.deferrals import (
+    DELIVERIES_RUN,
+    EARLIER_JOB_RUNS,
+    LAST_RUN_GOES_ON,
+    Deferrals,
+    LeftJobs,
+    Limits,
+    RootsWatch,
+)
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
-from fileq.worker.limits import Limits
 from fileq.worker.post_actions import PostActions, version_left, were_processed
 from fileq.worker.prefetch import WAIT_MAX_S, Prefetch
-from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import FollowUps, route_policies, rules_of, with_order, worker_policy
 
 KILL_GRACE_S = 5.0

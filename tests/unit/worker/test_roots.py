@@ -8,7 +8,7 @@ import pytest
 
 from fileq.core.outcome import Done, Failed, LostRoot
 from fileq.files import paths
-from fileq.worker.roots import RootsWatch
+from fileq.worker.deferrals import RootsWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import PumpSetup
 from tests.support.unprivileged import open_path, unprivileged
