@@ -1,6 +1,6 @@
 """Where the server is, if Sentinel or a cluster decides that. Only this module imports redis-py.
 
-It takes 100 ms to import, so connection.py imports this module only for these two. Nothing of fileq's is sent here.
+It takes 100 ms to import, so store.py imports this module only for these two. Nothing of fileq's is sent here.
 Every error leaves as an OSError or, if the server refused, as a ReplyError.
 """
 
@@ -18,7 +18,7 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from fileq.brokers.redis.connection import ConnectionOptions, ReplyError
+from fileq.brokers.redis.store import ConnectionOptions, ReplyError
 
 _OBJECTS = re.compile(r" : <redis[.].*", re.DOTALL)  # the library's list of Sentinel objects that know no master
 

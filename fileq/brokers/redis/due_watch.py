@@ -22,9 +22,8 @@ from typing import Any
 
 from hiredis import ProtocolError, PushNotification
 
-from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.scripts import Command
-from fileq.brokers.redis.store import InFlightCall, Link
+from fileq.brokers.redis.store import DRIVER_ERRORS, InFlightCall, Link, RedisConnection, ReplyError, packed
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerError
 

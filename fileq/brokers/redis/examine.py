@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from fileq.brokers.redis.connection import WORKER_CONNECTIONS
 from fileq.brokers.redis.scripts import Part
-from fileq.brokers.redis.store import RedisStore
+from fileq.brokers.redis.store import WORKER_CONNECTIONS, RedisStore
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.core.settlement import Verb

@@ -17,12 +17,11 @@ from fileq.brokers import wire_events
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply
-from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import DueWatch, as_promoted
 from fileq.brokers.redis.layout import Keys, is_newest, pack_ledger, unpack_ledger
 from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
 from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part, entry_args, is_plain_entry, laid_out
-from fileq.brokers.redis.store import InFlightCall, RedisStore, Replies
+from fileq.brokers.redis.store import InFlightCall, RedisStore, Replies, ReplyError
 from fileq.brokers.redis.waiting import RedisSubscription, RedisWaiter
 from fileq.brokers.types import (
     FULL_WAIT_MS,

@@ -24,9 +24,17 @@ from typing import Any
 
 from hiredis import ProtocolError, PushNotification
 
-from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, ReplyError, packed, translate
 from fileq.brokers.redis.scripts import Command, script, scripts_in
-from fileq.brokers.redis.store import InFlightCall, Link, RedisStore
+from fileq.brokers.redis.store import (
+    DRIVER_ERRORS,
+    InFlightCall,
+    Link,
+    RedisConnection,
+    RedisStore,
+    ReplyError,
+    packed,
+    translate,
+)
 from fileq.core.errors import BrokerUnavailable
 
 OVERDUE_S = 3.0  # a reply that is later than its time limit by this much is lost

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis import open_redis
-from fileq.brokers.redis.connection import WORKER_CONNECTIONS
-from fileq.brokers.redis.store import Link
+from fileq.brokers.redis.store import WORKER_CONNECTIONS, Link
 from fileq.brokers.types import Entry
 from fileq.core.errors import BrokerUnavailable
 from fileq.testing.conformance.builders import a_job, an_entry, foreign

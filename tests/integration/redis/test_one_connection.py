@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.redis.connection import ConnectionOptions, LoginRefused, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.discovery import SentinelDiscovery
-from fileq.brokers.redis.store import InFlightCall, Link, RedisStore
+from fileq.brokers.redis.store import (
+    ConnectionOptions,
+    InFlightCall,
+    Link,
+    LoginRefused,
+    RedisConnection,
+    RedisStore,
+    ReplyError,
+    packed,
+)
 from fileq.config.schema import TlsSettings
 from fileq.core.errors import BrokerUnavailable
 from tests.support.redis_store import NO_RETRIES, config_on
