@@ -153,6 +153,8 @@ class BoundedServer:
         self._listener.listen(BACKLOG)  # of the kernel
         run(self._stopping)
         server.close()
+        if accepting := asyncio.all_tasks(self._loop):
+            run(asyncio.wait(accepting))
         for client in self.clients:
             client.transport.abort()
         run(asyncio.sleep(0))  # closes their connections

@@ -33,7 +33,7 @@ PRINTED = {
     "nightly-report": [
         "is enqueued; the next time of nightly-report stays",
         '{"files": 1, "bytes": 6, "missed": 0}',
-        "T02:30",
+        " 02:30",
     ],
     "container": ['"documents": 2', "completed 1"],
     "rest-api": ['200 {"message":"Job cancelled",', '200 {"message":"Purged 1 dead job"}', "401 "],

@@ -186,7 +186,7 @@ def test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own() ->
             output.begin(replace(task, key=ClaimKey("slot", number)), is_alone=number == 4)
             if number == 1:
                 os.write(output.child_end, b"one\n" + encode_end(output.secret, 1) + b"two\n")
-            ended = output.finish(failure, number, reads=number == 1)
+            ended = output.finish(failure, number, reads=number == 1, with_stack=True)
             assert isinstance(ended, Failed)
             outputs.append(ended.output)
     assert outputs == ["one", "two", "", ""]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
+from fileq.core.outcome import TIMEOUT, Failed, Ran, Task, TaskOutcome, timed_out
 from fileq.core.settlement import StopRequest, outcome_after
 from fileq.worker.executors.process.messages import (
     HEADER,
@@ -168,12 +168,15 @@ class ChildHandle:
         finally:
             self.wake()
 
-    def finish(self, request: StopRequest, ran: Ran, ended: list[tuple[Task, TaskOutcome]]) -> None:
+    def finish(
+        self, request: StopRequest, ran: Ran, ended: list[tuple[Task, TaskOutcome]], *, with_stack: bool = True
+    ) -> None:
         """Add the task, if there is one, with its outcome and what its handler printed. The next one begins.
 
-        Reads the output pipe first if `output_is_left`."""
+        A timeout gets the stack that the child has reported, if `with_stack`. Reads the output pipe first if
+        `output_is_left`."""
         if self.output is not None:
-            ran = self.output.finish(ran, self.task_number, reads=self.output_is_left)
+            ran = self.output.finish(ran, self.task_number, reads=self.output_is_left, with_stack=with_stack)
         if self.task is not None:
             ended.append((self.task, outcome_after(request, ran)))
         self.begin_next()
@@ -219,11 +222,13 @@ class ChildHandle:
                     ran = decode_ran.decode(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
                 except (msgspec.DecodeError, ValueError) as error:
                     raise InvalidMessage from error
-                if self._stack_asks:  # its time was up, and the signal may have ended what it waited for
-                    ran = timed_out(self.task.timeout_s)
+                # A command, or a coroutine, may have noticed by itself that its time is up. Any other outcome after the
+                # question came too late, and the signal may have ended what the task waited for.
+                is_own = not self._stack_asks or (isinstance(ran, Failed) and ran.kind == TIMEOUT)
                 self.jobs_done += 1
                 self.failed_starts = 0
-                self.finish(self.stop_request, ran, ended)
+                ran = ran if is_own else timed_out(self.task.timeout_s)
+                self.finish(self.stop_request, ran, ended, with_stack=not is_own)
             at += HEADER.size + length
         if at < size and self.task is None:
             raise InvalidMessage

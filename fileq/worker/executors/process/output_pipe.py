@@ -275,7 +275,7 @@ class ChildOutput:
         output = printed.end() if printed is not None else ""
         return output if task is not None else ""
 
-    def finish(self, ran: Ran, number: int, *, reads: bool) -> Ran:
+    def finish(self, ran: Ran, number: int, *, reads: bool, with_stack: bool) -> Ran:
         """The outcome of the task, with its output if it failed."""
         # A silent task needs no lock: the pipe was empty at its end, and the thread holds the lock from before it reads
         # until `_printed` has what it read.
@@ -283,7 +283,7 @@ class ChildOutput:
             self._task = None
             return ran
         output = self.end(number, reads=reads)
-        if self.has_stack and isinstance(ran, Failed) and ran.kind == TIMEOUT:
+        if with_stack and self.has_stack and isinstance(ran, Failed) and ran.kind == TIMEOUT:
             ran = replace(ran, traceback=self._stack)
         return with_output(ran, output) if output else ran
 
