@@ -61,7 +61,7 @@ def test_the_tests_of_the_guide_pass(app: Path) -> None:
 
 def test_the_programs_of_the_guide_print_what_they_say(app: Path) -> None:
     used = in_app(app, "client_use.py").splitlines()
-    stay = "waiting jobs are cancelled; jobs due later (delay, at) and later arrivals stay"
+    stay = "pending jobs are cancelled; jobs due later (delay, at) and later arrivals stay"
     assert promised("client_use.py") == ["pending", stay, "cancelled"]
     assert (used[0], used[-1]) == ("pending", "cancelled")
     assert used[1] == "4 [[3]]"
