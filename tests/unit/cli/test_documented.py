@@ -78,7 +78,10 @@ def test_every_command_is_in_the_operating_guide(command: Command) -> None:
 
 def test_every_command_line_in_the_operating_chapter_can_be_parsed() -> None:
     chapter = (
-        (REPOSITORY / "docs" / "operating.md").read_text().split("## What to do when\n", 1)[1].split("\n## ", 1)[0]
+        (REPOSITORY / "docs" / "operating.md")
+        .read_text()
+        .split("## Common tasks and problems\n", 1)[1]
+        .split("\n## ", 1)[0]
     )
     lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
     assert len(lines) > 30
