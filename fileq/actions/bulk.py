@@ -308,16 +308,16 @@ class BulkActions:
         done |= {i: _cancelled(jobs[i], result) for i, result in zip(left, results, strict=True)}
         return [done[i] for i in range(len(jobs))]
 
-    def cancel_members(self, ids: Sequence[str]) -> None:
+    def cancel_members(self, ids: Sequence[str]) -> bool:
         """Cancels these members of a cancelled batch, except those that wait in a long queue, and those that run
-        though it is cancelled."""
+        though it is cancelled. Whether one is cancelled now."""
         ids = [id for id in ids if not runs_though_cancelled(id)]
         long_queues = {queue for queue, count in self._broker.census().pending.items() if count > LONG_QUEUE}
         if long_queues:
             found = zip(ids, self._broker.outlines(ids), strict=True)
             ids = [id for id, one in found if not (one and one.state is State.PENDING and one.queue in long_queues)]
-        if ids:
-            self._broker.cancel(ids, self._withdrawals().of_ids(ids))
+        results = self._broker.cancel(ids, self._withdrawals().of_ids(ids)) if ids else ()
+        return CancelResult.CANCELLED in results
 
     def _lost(self, changes: list[JobChange]) -> list[JobChange]:
         """Says of a job that was not where its record says it is what to do about it."""

@@ -375,8 +375,9 @@ class BatchEvent(Event):
 
 class BatchFinished(BatchEvent, name="batch.finished", published_as="batch:finished"):
     """A batch finished: it is sealed, and all its members have ended. The counts are missing if the broker was
-    unreachable. Logged, with hooks, by the worker that settled the last job; only published if the batch was
-    sealed after that, as with most deliveries, or if a command or a reaper ended the last job."""
+    unreachable. Logged, with hooks, by the worker that settled the last job, or cancelled the last ones after a
+    member had died; only published if the batch was sealed after that, as with most deliveries, or if a command or a
+    reaper ended the last job."""
 
     total: int | None = None
     completed: int | None = None

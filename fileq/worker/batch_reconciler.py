@@ -146,20 +146,21 @@ class BatchReconciler:
     def _reconcile(self, view: Batch) -> None:
         if view.state is BatchState.OPEN and not view.is_cancelled:
             return
-        counted, cursor = 0, self._member_cursors.get(view.id, "")
+        counted, is_any_cancelled, cursor = 0, False, self._member_cursors.get(view.id, "")
         while self._pages_left > 0:
             self._pages_left -= 1
             page = self._broker.unfinished_members(view.id, cursor)
             if page.ids:
                 counted += self._broker.count_members(view.id, page.ids)
                 if view.is_cancelled:
-                    self._actions.cancel_members(page.ids)
+                    is_any_cancelled |= self._actions.cancel_members(page.ids)
             cursor = page.next_cursor
             if not cursor:
                 break
         self._member_cursors[view.id] = cursor
         if counted:
             self._emit(BatchReconciled(view.id, view.name or None, counted))
+        if counted or is_any_cancelled:
             [now] = self._broker.batches_by_id([view.id])
             if now is not None and now.state is BatchState.FINISHED:
                 self._emit(finished_event(view.id, now))

@@ -68,6 +68,14 @@ def test_a_task_that_uses_too_much_memory_is_killed(start: Start, raw: str) -> N
     assert driver.run("use_memory 1", timeout_s=1.0) == Failed("timed out after 1s", "Timeout")
 
 
+def test_it_is_said_that_earlier_jobs_may_have_left_memory_in_use(start: Start) -> None:
+    driver = start(1, max_memory=128 << 20)
+    assert driver.run("echo first") == Done(b"first")
+    ran = driver.run("use_memory 200")
+    assert isinstance(ran, Failed)
+    assert "128MB (earlier jobs in its process may have left some; worker.max_jobs_per_child" in ran.error
+
+
 def test_memory_is_not_checked_while_nothing_runs(start: Start) -> None:
     driver = start(1, max_memory=128 << 20)
     driver.run("echo", timeout_s=0.01)

@@ -140,7 +140,10 @@ class FailingBatch:
 
     def __init__(self) -> None:
         self.setup = setup = PumpSetup(count=2, handlers=[{"type": "t", "use": "fileq.handlers:checksum"}])
-        self.reconciler = BatchReconciler(setup.config, setup.broker, monotonic=setup.clocks.monotonic)
+        self.events: list[Event] = []
+        self.reconciler = BatchReconciler(
+            setup.config, setup.broker, emit=self.events.append, monotonic=setup.clocks.monotonic
+        )
         self.reconciler.turn()
         setup.on_dead = self.reconciler.note_dead
         setup.broker.create_batch(NewBatch("b"))
@@ -171,6 +174,9 @@ def test_the_death_of_a_member_wakes_the_reconciler_which_cancels_what_waits() -
     batch.reconciler.turn()
     assert batch.setup.state("later") == State.CANCELLED
     assert batch.is_finished
+    assert batch.events == [BatchFinished("b", None, 3, 1, 1, 1, 0)], "no worker settled its last job"
+    batch.reconciler.turn()
+    assert len(batch.events) == 1
 
 
 def test_a_member_that_is_put_back_after_its_batch_has_failed_is_found_soon() -> None:

@@ -383,6 +383,8 @@ class ProcessExecutor:
         for handle in running:
             if (used := memory_of(handle.pid)) > limit:
                 error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
+                if handle.jobs_done:
+                    error += " (earlier jobs in its process may have left some; worker.max_jobs_per_child limits that)"
                 self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
         self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S
 
