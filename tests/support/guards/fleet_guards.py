@@ -5,11 +5,6 @@ from tests.support.guards.guard import Guard, Promise
 WAITING = "tests/integration/redis/test_waiting.py::test_"
 SCHEDULING = "tests/unit/worker/test_scheduler.py::test_"
 
-HANDED_ON = Promise(
-    "A claim that leaves jobs behind wakes another worker",
-    "the rest of a burst waits for the end of a poll",
-    "TestWaiting::test_a_claim_that_leaves_jobs_behind_wakes_another_waiter",
-)
 ONE_HOLDER = Promise(
     "A lease has one holder",
     "every worker of a fleet does the work of all",
@@ -27,7 +22,13 @@ LEASE_IS_SHORT = Promise(
 )
 
 FLEET_GUARDS = (
-    HANDED_ON.on("redis", "    if length[i] > 0 and not is_paused[i] then hand_on(i) end\n", ""),
+    Guard(
+        "A claim that leaves jobs behind wakes another worker",
+        "the rest of a burst waits for the end of a poll",
+        "    if length[i] > 0 and not is_paused[i] then hand_on(i) end\n",
+        "",
+        WAITING + "a_burst_wakes_as_many_waiters_as_it_takes",
+    ),
     ONE_HOLDER.on("redis", "if holder and holder ~= caller and holder ~= gone and counts then return holder end\n", ""),
     ONE_HOLDER.on("sqlite", 'if had not in ("", holder, instead_of) and counts:', "if False:"),
     LEASE_ENDS.on("redis", "redis.call('SET', lease, caller, 'PX', lasts)", "redis.call('SET', lease, caller)"),
