@@ -121,7 +121,6 @@ def test_a_user_who_may_not_count_subscribers_publishes_always(redis_server: Ser
     optional = ("+info", "+pubsub|numsub", "+pubsub|numpat")
     redis_server.add_user("fileq", "pass", *PERMISSIONS, *optional)
     with prepared(redis_server, **LOGIN) as store:
-        store.client.acl_log_reset()  # other tests of this server log in with wrong passwords
         run_three(store)
         assert published(store) == 0
         store.client.execute_command("ACL", "SETUSER", "fileq", f"-{command}")

@@ -36,6 +36,7 @@ RESET_COMMANDS = (
     ("FLUSHALL", "SYNC"),
     ("SCRIPT", "FLUSH", "SYNC"),
     ("FUNCTION", "FLUSH", "SYNC"),
+    ("ACL", "LOG", "RESET"),
 )
 
 Directive = str | int | bool | list[str]
