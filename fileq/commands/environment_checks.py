@@ -46,7 +46,7 @@ def check_environment(loaded: Loaded, role: str, app_dir: str, open_it: Callable
     is_producing, is_working = role in ("producer", "all", "start"), role in ("worker", "all", "start")
     checks: tuple[tuple[bool, str, Iterable[Finding]], ...] = (
         (True, "broker", check_broker(loaded, open_it)),
-        (is_producing, "scan_dir", check_scan_dir(loaded)),
+        (is_producing, "scan_dir", check_scan_dir(loaded, role, app_dir)),
         (is_producing, "watching", check_watching(config)),
         (is_working, "roots", check_roots(loaded, open_it)),
         (is_working, "after", check_after(config)),
@@ -81,7 +81,7 @@ def _directories(count: int) -> str:
     return f"{count} {'directory' if count == 1 else 'directories'}"
 
 
-def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
+def check_scan_dir(loaded: Loaded, role: str, app_dir: str) -> Iterator[Finding]:
     config = loaded.config
     scan_dir = config.producer.scan_dir
     root = os.path.abspath(os.fsencode(scan_dir))
@@ -89,6 +89,9 @@ def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
         if config.paths.here(root) != root:
             # The files come from another machine under another path; only the producer there needs scan_dir.
             yield unknown("scan_dir", f"{scan_dir} {what} here; workers find its files by worker.path_map")
+        elif role == "all" and not loaded.names_roots and not _takes_files(loaded.config, app_dir):
+            detail = f"{scan_dir} {what}; only a producer needs it, and no handler takes files"
+            yield unknown("scan_dir", detail, advice_for(what))
         else:
             yield wrong("scan_dir", f"{scan_dir} {what}", f"{advice_for(what)}, or set producer.scan_dir")
         return
@@ -103,6 +106,14 @@ def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
     else:
         yield sound("scan_dir", f"{scan_dir}, {tree.shown}")
     yield from (unknown("globs", warning) for warning in missed_by_case(config))
+
+
+def _takes_files(config: Config, app_dir: str) -> bool:
+    """Whether a handler takes files; True if the handlers can't be loaded."""
+    try:
+        return bool(load_handlers(config, app_dir).globs)
+    except ConfigError:
+        return True  # the check of the handlers reports it
 
 
 def count_directories(root: bytes, deadline_s: float) -> TreeCount:

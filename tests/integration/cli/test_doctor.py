@@ -51,6 +51,19 @@ def test_a_problem_has_an_advice_and_exit_1_and_nothing_is_created(cwd: Path, do
     assert list(cwd.iterdir()) == []
 
 
+def test_an_application_that_has_only_tasks_needs_no_scan_dir(cwd: Path, doctor: Doctor) -> None:
+    (cwd / "data").rmdir()
+    (cwd / "only_tasks.py").write_text("import fileq\n\n@fileq.task()\ndef clean(job, context): ...\n")
+    tasks = {"imports": "[only_tasks]", "handlers": "[]"}
+    assert doctor(**tasks).code == 0
+    [found] = doctor.find("scan_dir")
+    assert found["status"] == "unknown"
+    assert found["detail"] == "./data does not exist; only a producer needs it, and no handler takes files"
+    assert doctor("producer", **tasks).wrong == ["scan_dir"], "it can't start"
+    assert doctor(**tasks, producer__scan_dir="data").wrong == ["scan_dir", "roots"], "a setting names it"
+    assert doctor(imports="[only_tasks]", handlers="[{match: '*.pdf', command: [cat]}]").wrong == ["scan_dir"]
+
+
 def test_without_a_file_it_is_said_whether_settings_are_given(cwd: Path, doctor: Doctor) -> None:
     def checked(*sets: str) -> str:
         return run("config", "check", *sets, cwd=cwd).stdout
