@@ -25,6 +25,7 @@ from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.core.batch import Batch, BatchState, Callback, CallbackKind
 from fileq.core.errors import BrokerError
+from fileq.core.job import decode
 
 _PAGE = 500
 _COUNTS = ("total", "completed", "dead", "cancelled", "deleted")
@@ -141,7 +142,8 @@ def _refusal(new: NewBatch, word: str) -> BrokerError:
 def _creation_args(new: NewBatch) -> list[Argument]:
     args: list[Argument] = [new.id, new.name, new.parent, int(new.allow_failures), new.info]
     for callback in new.callbacks:
-        args += (callback.kind.value, callback.queue, callback.raw)
+        deadline_ms = decode(callback.raw).deadline_ms
+        args += (callback.kind.value, callback.queue, callback.raw, "" if deadline_ms is None else deadline_ms)
     return args
 
 

@@ -22,9 +22,9 @@ def member(id: str, batch: str = "b", *, joins: bool = True) -> Entry:
     return Entry(a_job(id, batch_id=batch), JOB_QUEUE, joins=joins)
 
 
-def callback(batch: str, kind: CallbackKind, parent: str = "") -> Callback:
+def callback(batch: str, kind: CallbackKind, parent: str = "", **fields: Any) -> Callback:
     """A callback as the client makes it. Its payload looks like the mark of the facts."""
-    fields: dict[str, Any] = {"batch_id": parent} if parent else {}
+    fields |= {"batch_id": parent} if parent else {}
     job = a_job("made-by-callback_job", type="report", payload=Raw(FACTS_MARK), **fields)
     return Callback(kind, encode(callback_job(job, batch, kind)), JOB_QUEUE)
 

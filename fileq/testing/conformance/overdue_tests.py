@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.protocol import FullBroker, Order
 from fileq.brokers.schedules import Fire
 from fileq.brokers.types import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, Entry, Revival
@@ -12,7 +13,7 @@ from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.job import Claim, State, decode, encode, rfc3339_ms
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult, cancel, complete, release
-from fileq.testing.conformance.batch_builders import batch_of, callback_jobs, counts, create
+from fileq.testing.conformance.batch_builders import batch_of, callback, callback_jobs, counts, create
 from fileq.testing.conformance.builders import (
     MakeSettlement,
     a_job,
@@ -122,6 +123,18 @@ def test_follow_ups_and_jobs_of_schedules_are_looked_at(harness: Harness) -> Non
     harness.broker.fire(Fire("nightly", "r1", 1000, 2000, FollowUp(a_job("fired", deadline=deadline), "low")))
     harness.advance(1)
     assert sorted(ids_overdue(harness)) == ["fired", "following"]
+
+
+def test_callbacks_of_batches_are_looked_at(harness: Harness) -> None:
+    deadline = rfc3339_ms(harness.clock.ms + 10_000)
+    final = callback("b", CallbackKind.FINALLY, deadline=deadline)
+    harness.broker.create_batch(NewBatch("b", callbacks=(final,)))
+    assert next_look_ms(harness) is None, "it is not enqueued yet"
+    harness.broker.seal_batch("b")
+    assert next_look_ms(harness) == harness.clock.ms + 10_000
+    harness.advance(10)
+    assert bury_all(harness) == (SettleResult.DONE,)
+    assert ids_in(harness, "dead_letter") == ["b.finally"]
 
 
 def test_a_running_job_is_left_alone_and_looked_at_again_when_it_may_wait(harness: Harness) -> None:

@@ -74,7 +74,7 @@ REPAIRED = Promise(
 
 DEADLINE_GUARDS = (
     LISTED.on("rules", "        work.index_deadline(record)\n    due_ms", "    due_ms"),
-    LISTED.on("redis", "    index_deadline(id, deadline)\n", ""),
+    LISTED.on("redis", "  index_deadline(id, deadline)\n", ""),
     Guard(
         "A single job with a deadline is in the index of deadlines on Redis",
         "a job in a paused queue never dies",

@@ -3,7 +3,7 @@
 --
 -- own KEYS   those of require_batch() (prelude/batches.lua); then those of the parent, if it has one
 -- own ARGV   1 id, 2 name, 3 parent ('' = none), 4 whether failures are allowed (1 or 0), 5 info; of each callback: its
---            kind, queue and raw
+--            kind, queue, raw and deadline in ms ('' = none)
 -- returns    created, taken, or why the parent does not take it: unknown, deep, cancelled or its state
 local LOOKED_AT = 10
 local id, name, parent_id, allow_failures, info = unpack(ARGV, own_args + 1, own_args + 5)
@@ -30,9 +30,9 @@ redis.call('HSET', key, 'name', name, 'parent', parent_id, 'allow_failures', all
   'state', 'open', 'is_cancelled', '0', 'created', NOW, 'touched', NOW, 'sealed', '0', 'finished', '0', 'total', '0',
   'completed', '0', 'dead', '0', 'cancelled', '0', 'deleted', '0', 'fired', '', 'dead_id', '', 'dead_error', '',
   'is_counted', '0', 'level', int_text(level))
-for a = own_args + 5, #ARGV - 3, 3 do
-  local kind, queue, raw = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
-  redis.call('HSET', key, 'callback:' .. kind, raw, 'queue:' .. kind, queue)
+for a = own_args + 5, #ARGV - 4, 4 do
+  local kind, queue, raw, deadline = unpack(ARGV, a + 1, a + 4)
+  redis.call('HSET', key, 'callback:' .. kind, raw, 'queue:' .. kind, queue, 'deadline:' .. kind, deadline)
 end
 redis.call('ZADD', ALL_BATCHES, NOW, id)
 redis.call('ZADD', UNFINISHED_BATCHES, NOW, id)

@@ -104,8 +104,8 @@ end
 -- Enqueue a callback that the batch has, once, with the facts of now in the place of their mark.
 local function fire_callback(batch, kind)
   if string.find(batch.fired, kind, 1, true) then return end
-  local stored = redis.call('HMGET', batch.key, 'callback:' .. kind, 'queue:' .. kind)
-  local raw = stored[1]
+  local stored = redis.call('HMGET', batch.key, 'callback:' .. kind, 'queue:' .. kind, 'deadline:' .. kind)
+  local raw, deadline = stored[1], stored[3] or ''
   if not raw then return end
   change_batch(batch, 'fired', batch.fired == '' and kind or batch.fired .. ' ' .. kind)
   local id = batch.id .. '.' .. kind
@@ -115,6 +115,7 @@ local function fire_callback(batch, kind)
   local from, to = string.find(raw, '"\\u0000facts"', 1, true)
   if from then raw = string.sub(raw, 1, from - 1) .. facts_of(batch, kind) .. string.sub(raw, to + 1) end
   replace_record(record, OWN)
+  keep_deadline(record, id, deadline)
   local parent = batch.parent ~= '' and batch_of(batch.parent)
   if parent and parent.state ~= 'finished' then
     add_member(parent, id)
@@ -287,6 +288,7 @@ local function require_callbacks()
   are_callbacks_checked = true
   require_permission(RECORDS .. 'any', 'EXISTS', 'HMGET', 'HSET', 'DEL')
   require_queues('LPUSH')
+  require_access(DEADLINES, 'zset', 'ZADD')
 end
 
 -- Check what counting members needs, before anything is written. `ids` are the batches of the jobs that this call may

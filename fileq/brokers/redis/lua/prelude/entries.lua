@@ -24,6 +24,13 @@ local function index_deadline(id, deadline)
   redis.call('ZADD', DEADLINES, int_text(math.min(tonumber(deadline), now + LONGEST_LOOK)), id)
 end
 
+-- Write the deadline of a new job; '' = none.
+local function keep_deadline(record, id, deadline)
+  if deadline == '' then return end
+  redis.call('HSET', record, 'deadline', deadline)
+  index_deadline(id, deadline)
+end
+
 -- Check what add_job() needs for the deadline of the job whose arguments follow ARGV[a], before anything is written.
 local function require_deadline(a)
   if ARGV[a + ENTRY.deadline] ~= '' then require_access(DEADLINES, 'zset', 'ZADD') end
@@ -88,10 +95,7 @@ local function add_job(record, a, versions, unique, awaited, follows)
     unpack(ARGV, a + 1, a + ENTRY_ARGS)
   number, delay, due_at = tonumber(number), tonumber(delay), tonumber(due_at)
   if origin ~= '' then replace_record(record, origin) end
-  if deadline ~= '' then
-    redis.call('HSET', record, 'deadline', deadline)
-    index_deadline(id, deadline)
-  end
+  keep_deadline(record, id, deadline)
   local after = versions and jobs_before(versions, id, signature)
   if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
   if after then redis.call('HSET', record, 'after', after) end
