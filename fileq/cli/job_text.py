@@ -203,6 +203,8 @@ def attempt_lines(
     line += ", same error" if is_repeated else ""
     where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"
     lines = [line, screen.paint(f"     {where}", "dim")]
+    if attempt.reason:
+        lines.append(f"     {attempt.reason}")
     if attempt.error and with_error and not is_repeated:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines

@@ -33,6 +33,7 @@ UNKNOWN = "unknown"  # the status of a job without a record
 Time: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
 FAILURES_SHOWN = 10
+RELEASED = "released"  # the outcome of an attempt that a worker gave back
 
 
 class AttemptDocument(Struct, frozen=True):
@@ -49,6 +50,7 @@ class AttemptDocument(Struct, frozen=True):
     output: Annotated[str, means("the end of the handler's output, if the attempt failed")] = ""
     deferred: Annotated[str, means("why the job was last deferred before this attempt")] = ""
     is_fatal: Annotated[bool, means("the job died of it")] = False
+    reason: Annotated[str, means("why it was released")] = ""
 
 
 class OutputDocument(Struct, frozen=True):
@@ -251,9 +253,16 @@ def _attempt(number: int, attempt: Attempt) -> AttemptDocument:
         started_at=stamp(attempt.started_ms),
         ended_at=stamp(attempt.ended_ms),
         duration_s=_duration_s(attempt),
+        reason=_why_released(attempt) if attempt.outcome == RELEASED else "",
         worker_id=attempt.slot,
         **_same(attempt, "outcome", "error", "traceback", "output", "deferred", "is_fatal"),
     )
+
+
+def _why_released(attempt: Attempt) -> str:
+    if attempt.duration_ms is None:
+        return "not started: its worker was stopping, or had claimed it in advance"
+    return "interrupted: its worker was stopping"
 
 
 def _duration_s(attempt: Attempt) -> float:

@@ -18,14 +18,13 @@ from fileq.commands.action_log import LoggedAction, actions_on
 from fileq.commands.admin.pauses import PastPause
 from fileq.core.job import State
 from fileq.core.schedule import schedule_of
-from fileq.queries.documents import AttemptDocument, JobDocument
+from fileq.queries.documents import RELEASED, AttemptDocument, JobDocument
 from fileq.queries.job_queries import paused_queue
 from fileq.server.console.view import duration, moment, seconds_between, why
 
 Pauses: TypeAlias = Mapping[str, tuple[PastPause, ...]]
 _NO_PAUSES: Pauses = {}
 PAUSES_SHOWN = 3  # of one wait, the last ones
-RELEASED = "released"  # the outcome of an attempt that a worker gave back
 CLOCKS_S = 5.0
 BREAKER, IS_OPEN = "the circuit breaker of ", " is open"  # how the reason of a breaker begins and ends
 
@@ -181,7 +180,7 @@ def _run(attempt: AttemptDocument) -> str:
     """The broker counts from the claim to the settlement, the worker what its handler took."""
     whole_s = seconds_between(attempt.started_at, attempt.ended_at)
     if attempt.outcome == RELEASED:
-        return f"requeued after {duration(whole_s)}"
+        return f"requeued after {duration(whole_s)}{why(attempt.reason)}"
     if whole_s is None or whole_s <= attempt.duration_s:
         return f"took {duration(attempt.duration_s)}: {attempt.outcome}"
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"

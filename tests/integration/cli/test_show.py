@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fileq.brokers.types import Entry
 from fileq.core.job import Version, file_job
-from fileq.core.settlement import complete
+from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import (
     a_job,
     burial,
@@ -37,6 +37,17 @@ def test_an_attempt_has_the_duration_that_its_worker_logged(shell: CommandLine) 
     settle(shell, complete(running(shell, "a"), duration_ms=1234))
     assert shell.json("show", "a")["attempts"][0]["duration_s"] == 1.234
     assert "completed after 1.2s" in shell.run("show", "a")
+
+
+def test_an_attempt_that_was_released_says_why(shell: CommandLine) -> None:
+    settle(shell, release(running(shell, "a"), duration_ms=1234))
+    settle(shell, release(claim_one(shell)))
+    interrupted, given_back = (attempt["reason"] for attempt in shell.json("show", "a")["attempts"])
+    assert interrupted == "interrupted: its worker was stopping"
+    assert given_back == "not started: its worker was stopping, or had claimed it in advance"
+    for text in (shell.run("show", "a"), shell.run("trace", "/data/a.pdf")):
+        assert [text.count(interrupted), text.count(given_back)] == [1, 1]
+    assert "error" not in facts(shell, "a"), "nothing failed"
 
 
 # why a waiting job does not run

@@ -178,8 +178,9 @@ def test_a_timeline_tells_attempts_from_waits() -> None:
     assert two.word == "attempt 2 started"
     assert two.notes == ("1 min 30 s after attempt 1", "took 24 ms, 17 ms of it in the handler: completed")
     assert (ended.word, ended.at) == ("completed", at(400.024))
-    given_back = replace(first, outcome="released")
-    assert steps_of(document(attempts=[given_back]))[1].notes[-1] == "requeued after 5 min"
+    given_back = replace(first, outcome="released", reason="interrupted: its worker was stopping")
+    requeued = steps_of(document(attempts=[given_back]))[1].notes[-1]
+    assert requeued == "requeued after 5 min: interrupted: its worker was stopping"
     running = steps_of(document(State.RUNNING, started_at=at(10)))
     assert (running[-1].word, running[-1].notes) == ("started", ("waited 10 s", "running now"))
     assert steps_of(document())[-1].notes == ("since it was created",)
