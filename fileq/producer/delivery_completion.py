@@ -106,12 +106,15 @@ def listed_files(
     OSError if it can't be read."""
     if look.manifest is None:
         return ()
-    top = place.directory
-    entries = reader.entries(open_file(look.manifest))
+    top, name = place.directory, shown(os.path.basename(look.manifest))
+    try:
+        entries = reader.entries(open_file(look.manifest))
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
     listed = [(os.path.normpath(os.path.join(top, os.fsencode(entry.path))), entry) for entry in entries]
     outside = [entry.path for path, entry in listed if not path.startswith(top + b"/")]
     if outside:
-        raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
+        raise ConfigError(f"{name}: the manifest lists {outside[0]!r:.120}, which is not below its directory")
     return listed
 
 

@@ -191,9 +191,22 @@ def test_a_broken_manifest_is_reported_once_and_read_again(tmp_path: Path) -> No
         "delivery.opened",
         "delivery.unreadable",
     ]
+    outside = "x.manifest.json: the manifest lists '../outside', which is not below its directory"
+    assert s.events.fields("delivery.unreadable")["error"] == outside
     manifest(s, "acme/a", "1")
     look_until_sealed(s)
     assert batch(s).state is BatchState.SEALED
+
+
+def test_at_the_deadline_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"}, deadline="2h")
+    s.add("acme/a/1")
+    (s.root / "acme/a/x.manifest.json").write_text('[{"path": 7}]')
+    s.run(LOOK)
+    s.run(7200.0)
+    look_until_sealed(s, 2)
+    (check,) = checks(s)
+    assert check.payload_value["incomplete"].startswith("after 2h it could not be read (x.manifest.json: the manifest")
 
 
 def test_files_that_are_known_and_completed_count_at_once(tmp_path: Path) -> None:
