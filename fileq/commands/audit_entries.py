@@ -13,6 +13,7 @@ import getpass
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -75,10 +76,11 @@ AUDIT_REFUSED = CappedLog[list[AuditEntry]]("audit-refused", list[AuditEntry], R
 
 
 class AuditPosition(Struct, frozen=True, array_like=True):
-    """The last entry of a page: its document, and how many of the document's entries were on pages before."""
+    """The last entry of a page: its time, its document, and its place there."""
 
+    at: str
     document: str
-    count: int
+    place: int
 
 
 def changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[AuditChange, ...]:
@@ -131,22 +133,25 @@ def audit_page(
     action: str | None = None,
     caller_id: str | None = None,
 ) -> tuple[list[AuditEntry], AuditPosition | None]:
-    """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
-    newer, so no page changes. `who`, `action` and `caller_id` leave out the entries of others."""
-    found: list[AuditEntry] = []
+    """Entries, newest first, and where the next page begins; None at the end. Two entries of one millisecond may be in
+    any order, which stays the same. No entry is on two pages: one that is added meanwhile is newer, or is left out.
+    `who`, `action` and `caller_id` leave out the entries of others."""
     done, refused = catalog.documents_of([AUDIT.kind, AUDIT_REFUSED.kind])
-    for name, entries in sorted((AUDIT.read(done) | AUDIT_REFUSED.read(refused)).items(), reverse=True):
-        if after is not None and name > after.document:
+    # What was done and what was refused in one moment are in two documents, and the clocks of two servers differ.
+    known: list[tuple[tuple[str, str, int], AuditEntry]] = []
+    for name, entries in (AUDIT.read(done) | AUDIT_REFUSED.read(refused)).items():
+        known += (((entry.at, name, place), entry) for place, entry in enumerate(entries))
+    known.sort(key=itemgetter(0), reverse=True)
+    end = (after.at, after.document, after.place) if after is not None else None
+    found: list[AuditEntry] = []
+    for position, entry in known:
+        wanted = ((who, entry.who), (action, entry.action), (caller_id, entry.caller_id))
+        is_other = any(value not in (None, of_entry) for value, of_entry in wanted)
+        if is_other or (entry.is_dry_run and not has_dry_runs) or (end is not None and position >= end):
             continue
-        skip = after.count if after is not None and name == after.document else 0
-        for number, entry in enumerate(entries[::-1][skip:], skip + 1):
-            wanted = ((who, entry.who), (action, entry.action), (caller_id, entry.caller_id))
-            is_other = any(value not in (None, of_entry) for value, of_entry in wanted)
-            if is_other or (entry.is_dry_run and not has_dry_runs):
-                continue
-            found.append(entry)
-            if len(found) == limit:
-                return found, AuditPosition(name, number)
+        found.append(entry)
+        if len(found) == limit:
+            return found, AuditPosition(*position)
     return found, None
 
 

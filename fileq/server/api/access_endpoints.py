@@ -123,7 +123,7 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditList(Struct, frozen=True):
-    """The newest entries first. `next_cursor` is null at the end."""
+    """The newest entries first, by `at`. `next_cursor` is null at the end."""
 
     entries: tuple[AuditEntry, ...]
     next_cursor: str | None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import fileq
 from fileq.commands.audit_entries import (
@@ -59,6 +60,24 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
     again, first = wait_until(lambda: entries()[1:] and entries())
     assert (again.action, first.action) == ("cancel_job", "cancel_job")
     assert (again.changes, first.changes) == ((), (AuditChange("status", "pending", "cancelled"),))
+
+
+def test_what_was_done_and_what_was_refused_is_one_list_newest_first(tmp_path: Path) -> None:
+    def entry(second: int, result: int) -> AuditEntry:
+        return replace(REFUSED, at=f"2026-05-01T12:00:{second:02}.000Z", result=result)
+
+    with served_api(tmp_path) as api:
+        # As a server writes a burst: each list at once, with the time of the end.
+        AUDIT.put(api.broker, "1777636800000-b", [entry(second, 200) for second in (1, 3, 5)])
+        AUDIT_REFUSED.put(api.broker, "1777636800000-a", [entry(second, 403) for second in (2, 4)])
+        expected = [entry(second, 403 if second % 2 == 0 else 200) for second in (5, 4, 3, 2, 1)]
+        assert audit_page(api.broker, 10) == (expected, None)
+        paged, after = list[AuditEntry](), None
+        for _ in expected:
+            page, after = audit_page(api.broker, 1, after)
+            paged += page
+        assert paged == expected
+        assert audit_page(api.broker, 1, after) == ([], None)
 
 
 def test_a_new_job_is_answered_as_it_was_enqueued_whatever_has_become_of_it_since(
