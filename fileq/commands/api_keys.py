@@ -102,6 +102,20 @@ class KeyOptions(Struct, frozen=True):
     is_login: bool = False
 
 
+class KeyRevocation(Struct, frozen=True):
+    """What became of a key that was to be revoked."""
+
+    id: Annotated[str, means("of the key; the word that was given, if no key has it")]
+    name: str
+    result: Annotated[str, means("revoked, or unknown")]
+    reason: Annotated[str, means("why it was not revoked")] = ""
+
+
+class RevocationReport(Struct, frozen=True):
+    count: Annotated[int, means("keys that were revoked")]
+    results: Annotated[tuple[KeyRevocation, ...], means("each key that was named")]
+
+
 class KeyStore:
     def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._catalog = catalog

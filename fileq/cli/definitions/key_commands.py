@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import argument, duration, utf8_text
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.definitions.role_commands import SERVER_OPTIONS
-from fileq.cli.terminal import screen_of_stdout, table
+from fileq.cli.terminal import plural, screen_of_stdout, table
 from fileq.core.api_key import Scope
-from fileq.core.errors import ConfigError, FileqError
+from fileq.core.errors import ConfigError, FileqError, Unknown
 from fileq.core.job import stamp
+from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.commands.api_keys import KeyList
+    from fileq.commands.api_keys import KeyList, RevocationReport
 
 
 @command(
@@ -104,24 +105,44 @@ def _key_table(found: KeyList) -> list[str]:
 
 @command(
     "keys revoke",
-    "revoke an API key",
-    argument("key", type=utf8_text, metavar="ID", help="id or name of the key"),
-    json_fields=(("id", "string: the key that was revoked"),),
+    "revoke API keys",
+    argument("keys", nargs="+", type=utf8_text, metavar="ID", help="id or name of a key"),
+    json_fields=declared("fileq.commands.api_keys:RevocationReport"),
     only_confirms=True,
 )
 def _revoke(invocation: Invocation) -> int:
-    """Revokes a key. Within 5 s servers refuse it, and the sessions that it started.
+    """Revokes keys. Within 5 s servers refuse them, and the sessions that they started. Exit code 1 if a key is
+    unknown; the others are revoked.
 
-    $ fileq keys revoke scanner  # by its name"""
-    from fileq.commands.api_keys import KeyStore
+    $ fileq keys revoke scanner  # by its name; several may be given"""
+    from fileq.commands.api_keys import KeyRevocation, KeyStore, RevocationReport
     from fileq.commands.audit_entries import key_facts
 
-    broker = invocation.broker()
-    store = KeyStore(broker)
+    store, results = KeyStore(invocation.broker()), list[KeyRevocation]()
     known = store.load()
-    id = store.revoke(invocation.options.key)
-    invocation.note_change("revoke_key", f"/keys/{id}", key_facts(known.get(id)), {})
-    return invocation.answer({"id": id}, lambda: [f"key {id} is revoked; servers refuse it within 5 s"])
+    for wanted in dict.fromkeys(invocation.options.keys):
+        try:
+            id = store.revoke(wanted)
+        except Unknown as error:
+            results.append(KeyRevocation(wanted, "", "unknown", str(error)))
+            continue
+        facts = key_facts(known.get(id))
+        invocation.note_change("revoke_key", f"/keys/{id}", facts, {})
+        results.append(KeyRevocation(id, facts.get("name", ""), "revoked"))
+    report = RevocationReport(sum(one.result == "revoked" for one in results), tuple(results))
+    return invocation.answer(report, lambda: _revocations(report), 0 if report.count == len(results) else 1)
+
+
+def _revocations(report: RevocationReport) -> list[str]:
+    screen = screen_of_stdout()
+    lines = [
+        f"{printable(one.id)}: {screen.paint(one.result, 'red')}: {one.reason}"
+        if one.reason
+        else f"{one.id}  {printable(one.name)}"
+        for one in report.results
+    ]
+    within = "; servers refuse them within 5 s" if report.count else ""
+    return [*lines, f"{plural(report.count, 'key')} revoked{within}"]
 
 
 @command(

@@ -85,6 +85,27 @@ def test_the_list_of_keys_shows_their_restrictions(shell: CommandLine) -> None:
     ]
 
 
+def test_several_keys_are_revoked_and_an_unknown_one_is_named(shell: CommandLine) -> None:
+    scanner, shop = (shell.json("keys", "create", name, "--scope", "read")["id"] for name in ("scanner", "shop"))
+    report = shell.json("keys", "revoke", "scanner", "scaner", shop, code=1)
+    unknown = report["results"].pop(1)
+    assert report == {
+        "count": 2,
+        "results": [
+            {"id": scanner, "name": "scanner", "result": "revoked", "reason": ""},
+            {"id": shop, "name": "shop", "result": "revoked", "reason": ""},
+        ],
+    }
+    assert (unknown["id"], unknown["result"]) == ("scaner", "unknown")
+    assert unknown["reason"].startswith("no key has the id or name 'scaner'; ")
+    id = shell.json("keys", "create", "shop", "--scope", "read")["id"]
+    assert shell.run("keys", "revoke", "shop").splitlines() == [
+        f"{id}  shop",
+        "1 key revoked; servers refuse them within 5 s",
+    ]
+    assert "there are no keys" in shell.run("keys", "list")
+
+
 def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLine) -> None:
     for cron in ("@daily", "@hourly", "@hourly"):
         shell.run("schedule", "add", "nightly", cron, "--type", "report")
