@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from fileq.commands.untaken_files import missed_by_case
+from fileq.commands.untaken_files import missed_by_case, scans_outside_roots
 from fileq.config import Config, Loaded
 from fileq.config.load import describe_broker_choice
 from fileq.core.documented import means
@@ -34,10 +34,12 @@ class ConfigCheck(Struct, frozen=True):
 
 
 def check_config(loaded: Loaded, app_dir: str | None = None) -> ConfigCheck:
-    """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too, as
-    a worker would; ConfigError if one can't be, or if a schedule has a type that no route takes."""
+    """Checks the routes, the directories of schedules, and the globs against the files that are there. With `app_dir`
+    it imports the handlers too, as a worker would; ConfigError if one can't be, or if a schedule has a type that no
+    route takes."""
     config, handlers = loaded.config, None
-    missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
+    missed = scans_outside_roots(config)
+    missed += missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
         warnings = warnings_before_import(config)
     else:

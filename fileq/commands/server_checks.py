@@ -13,6 +13,7 @@ from ipaddress import ip_network
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
+from fileq.commands.untaken_files import scans_outside_roots
 from fileq.config import Config, Loaded
 from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, host_here, is_guessable, is_loopback, is_outside_key
 from fileq.core.api_key import StoredKey
@@ -234,6 +235,7 @@ def check_schedules(config: Config) -> Iterator[Finding]:
             next_slot(settings.definition, now_ms=0)
         except ValueError as error:
             yield wrong("schedules", f"{name}: {error}", "fix it in the configuration")
+    yield from (unknown("schedules", warning) for warning in scans_outside_roots(config))
     try:
         import tzdata  # type: ignore[import-untyped]
     except ImportError:

@@ -112,6 +112,20 @@ def missed_by_case(config: Config) -> list[str]:
     return [_warning(glob, sorted(paths)) for glob, paths in missed.items()]
 
 
+def scans_outside_roots(config: Config) -> list[str]:
+    """A warning for each schedule that scans a directory whose files workers of this configuration refuse."""
+    paths, found = config.paths, []
+    for name, settings in config.schedules.items():
+        if settings.scan is None or paths.allows(paths.here(os.path.abspath(os.fsencode(settings.scan)))):
+            continue
+        roots = ", ".join(os.fsdecode(root) for root in paths.roots)
+        found.append(
+            f"schedules.{name}: scan: {settings.scan} is below none of the roots ({roots}), so workers refuse its "
+            "files; list all roots in worker.allowed_roots"
+        )
+    return found
+
+
 def _warning(glob: str, paths: list[bytes]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     ending = text_of(os.path.splitext(paths[0])[1])

@@ -358,9 +358,14 @@ CHECKSUM = "fileq.handlers:checksum"
         ("handlers: [{match: '**/*.pdf', use: %s}, {match: '{**,x}/*', use: %s}]", []),
         ("handlers: [{type: report, use: %s}]", []),
         ("handlers: []", ["handlers is empty: no job has a handler"]),
+        (
+            "schedules: {in: {cron: '@daily', scan: ./data/in}, out: {cron: '@daily', scan: /elsewhere}}",
+            ["schedules.out: scan: /elsewhere is below none of the roots ("],
+        ),
+        ("schedules: {in: {cron: '@daily', scan: /mnt/in}}\nworker: {allowed_roots: [./data, /mnt]}", []),
     ],
 )
-def test_check_warns_of_routes_that_match_less_than_they_seem_to(
+def test_check_warns_of_what_does_less_than_it_seems_to(
     handlers: str, warnings: list[str], file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(handlers.replace("%s", f"'{CHECKSUM}'"))
