@@ -37,7 +37,6 @@ from fileq.brokers.batches import MEMBERS_PAGE
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
-from fileq.core.batch import runs_though_cancelled
 from fileq.core.documented import means
 from fileq.core.job import DELAYED_STATES, Job, State, attempt_of, decode_or_none, encode, rfc3339_ms, wall_clock_ms
 from fileq.core.paging import pages, parts
@@ -309,14 +308,15 @@ class BulkActions:
         return [done[i] for i in range(len(jobs))]
 
     def cancel_members(self, ids: Sequence[str]) -> bool:
-        """Cancels these members of a cancelled batch, except those that wait in a long queue, and those that run
-        though it is cancelled. Whether one is cancelled now."""
-        ids = [id for id in ids if not runs_though_cancelled(id)]
+        """Cancels those of these jobs whose batch is cancelled by then, except those that wait in a long queue. Whether
+        one is cancelled now."""
         long_queues = {queue for queue, count in self._broker.census().pending.items() if count > LONG_QUEUE}
         if long_queues:
             found = zip(ids, self._broker.outlines(ids), strict=True)
             ids = [id for id, one in found if not (one and one.state is State.PENDING and one.queue in long_queues)]
-        results = self._broker.cancel(ids, self._withdrawals().of_ids(ids)) if ids else ()
+        if not ids:
+            return False
+        results = self._broker.cancel(ids, self._withdrawals().of_ids(ids), in_cancelled_batch=True)
         return CancelResult.CANCELLED in results
 
     def _lost(self, changes: list[JobChange]) -> list[JobChange]:

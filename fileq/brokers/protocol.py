@@ -417,10 +417,15 @@ class Inspector(PlacePages, Protocol):
         """Every registered slot, by its id. Only reads."""
 
     def cancel(
-        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+        self,
+        ids: Sequence[str],
+        follow_ups: Mapping[str, Sequence[FollowUp]] | None = None,
+        *,
+        in_cancelled_batch: bool = False,
     ) -> list[CancelResult]:
         """Cancels a job that waits. For a running one, requests it: its slot's next renewal returns CANCEL. promote()
-        has workers renew soon.
+        has workers renew soon. With `in_cancelled_batch`, only members that must not run because their batch is
+        cancelled: a job that was put back meanwhile, which lifts the cancellation, is KEPT.
 
         `follow_ups` are enqueued for each id that is cancelled by this call, as those of a settlement are. Raises for a
         wrong one before any job.

@@ -431,6 +431,7 @@ class CancelResult(enum.StrEnum):
     REQUESTED_BEFORE = "requested_before"  # the same by an earlier call
     ENDED = "ended"
     UNKNOWN = "unknown"
+    KEPT = "kept"  # its batch is not cancelled, or it runs although it is
 
 
 class WireEvent(Struct, frozen=True):

@@ -177,11 +177,15 @@ class RedisInspector:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))
 
     def cancel(
-        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+        self,
+        ids: Sequence[str],
+        follow_ups: Mapping[str, Sequence[FollowUp]] | None = None,
+        *,
+        in_cancelled_batch: bool = False,
     ) -> list[CancelResult]:
         wanted = follow_ups or {}
         check_follow_ups(wanted.values(), self._store.queues)
-        return cancel_by_id(self._store, ids, wanted)
+        return cancel_by_id(self._store, ids, wanted, in_cancelled_batch=in_cancelled_batch)
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
@@ -297,10 +301,14 @@ def _counters(flat: Sequence[bytes]) -> dict[str, int]:
 
 
 def cancel_by_id(
-    store: RedisStore, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]
+    store: RedisStore,
+    ids: Sequence[str],
+    follow_ups: Mapping[str, Sequence[FollowUp]],
+    *,
+    in_cancelled_batch: bool = False,
 ) -> list[CancelResult]:
-    keys, removes = store.keys, frozenset([b"cancelled"])
-    script = SearchScript("cancel_by_id", removes=removes, takes_proofs=True, head_keys=(keys.cancels,))
+    keys, removes, head = store.keys, frozenset([b"cancelled"]), (int(in_cancelled_batch),)
+    script = SearchScript("cancel_by_id", head, removes, takes_proofs=True, head_keys=(keys.cancels,))
 
     def own(i: int) -> tuple[Sequence[str], Sequence[Argument]]:
         extra_keys, extra_args = extras(follow_ups.get(ids[i], ()), keys)

@@ -90,14 +90,18 @@ class OperatorVerbs:
     # changes
 
     def cancel(
-        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+        self,
+        ids: Sequence[str],
+        follow_ups: Mapping[str, Sequence[FollowUp]] | None = None,
+        *,
+        in_cancelled_batch: bool = False,
     ) -> list[CancelResult]:
         wanted = follow_ups or {}
         check_follow_ups(wanted.values(), self.store.queue_names)
         with self.store.unit_of_work() as work:
             records = [record for id in ids if (record := work.records.get(id)) is not None]
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
-            return cancel(work, ids, wanted)
+            return cancel(work, ids, wanted, in_cancelled_batch=in_cancelled_batch)
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None

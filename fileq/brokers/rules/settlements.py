@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fileq.brokers import wire_events
 from fileq.brokers.protocol import Order
-from fileq.brokers.rules.batches import count_member
+from fileq.brokers.rules.batches import count_member, is_batch_cancelled
 from fileq.brokers.rules.entries import add_follow_ups
 from fileq.brokers.rules.rows import RecordRow, SlotRow
 from fileq.brokers.rules.unit_of_work import CANCELS, UnitOfWork
@@ -152,9 +152,19 @@ def _keep_outputs(work: UnitOfWork, record: RecordRow, outputs: Sequence[Output]
         work.forget_outputs()
 
 
-def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
+def cancel(
+    work: UnitOfWork,
+    ids: Sequence[str],
+    follow_ups: Mapping[str, Sequence[FollowUp]],
+    *,
+    in_cancelled_batch: bool = False,
+) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
-    results = [_cancel(work, work.records.get(id), follow_ups.get(id, ())) for id in ids]
+    results = []
+    for id in ids:
+        record = work.records.get(id)
+        is_kept = in_cancelled_batch and record is not None and not is_batch_cancelled(work, record)
+        results.append(CancelResult.KEPT if is_kept else _cancel(work, record, follow_ups.get(id, ())))
     if CancelResult.REQUESTED in results:
         work.next_revision(CANCELS)
     if CancelResult.CANCELLED in results:

@@ -6,7 +6,7 @@ import pytest
 
 from fileq.brokers.types import CancelResult, Entry, LeaseStatus, Revival
 from fileq.core.batch import UNTOUCHED_MS, BatchState, CallbackKind
-from fileq.core.job import encode
+from fileq.core.job import State, encode
 from fileq.core.settlement import cancel, complete
 from fileq.testing.conformance.batch_builders import (
     JOB_QUEUE,
@@ -48,6 +48,29 @@ def test_a_cancelled_batch_is_sealed_and_its_members_are_cancelled_when_claimed(
         settle(harness, cancel(claim))
     assert counts(harness) == {"total": 2, "cancelled": 2}
     assert callback_jobs(harness) == {"b.finally"}
+
+
+def test_only_members_of_a_batch_that_is_cancelled_by_then_are_cancelled(harness: Harness) -> None:
+    """The caller has read that the batch is cancelled; a dead member that is put back lifts the cancellation."""
+    create(harness, id="p")
+    create(harness, CATCH, parent="p")
+    add(harness, "a", "c", "d")
+    enqueue(harness, "other")
+    [claim] = claims_of(harness, "w1")
+    settle(harness, burial(claim))
+    assert batch_of(harness).is_cancelled
+    ids = ["a", "c", "b.catch", "other", "unknown"]
+    harness.broker.cancel_batch("p")
+
+    def results() -> list[CancelResult]:
+        return harness.broker.cancel(ids, in_cancelled_batch=True)
+
+    kept, cancelled, ended = CancelResult.KEPT, CancelResult.CANCELLED, CancelResult.ENDED
+    assert results() == [ended, cancelled, kept, kept, CancelResult.UNKNOWN]
+    assert revive(harness, "a")
+    ids = ["a", "d"]
+    assert results() == [kept, kept]
+    assert [record.state for record in harness.broker.records(ids) if record] == [State.PENDING] * 2
 
 
 def test_of_two_callers_one_cancels(harness: Harness) -> None:
