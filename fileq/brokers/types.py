@@ -168,7 +168,7 @@ class Enqueued(Struct, frozen=True):
     permits: int = 0  # taken from the shared rate limit by this call
     wait_ms: int = 0  # until the rate limit's window ends; 0 if no entry was throttled
     existing: tuple[str, ...] = ()  # for each entry that is DUPLICATE the id of the job that is there; otherwise ""
-    now_ms: int = 0  # the broker's time if an entry was enqueued; its record was created then
+    now_ms: int = 0  # the broker's time if an entry was enqueued, else 0; its record was created then
 
 
 class TurnReply(Struct, frozen=True):

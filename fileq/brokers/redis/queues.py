@@ -94,7 +94,7 @@ class RedisQueues:
             results.extend(part.results)
             existing.extend(part.existing)
             permits += part.permits
-            wait_ms, now_ms = part.wait_ms or wait_ms, part.now_ms
+            wait_ms, now_ms = part.wait_ms or wait_ms, part.now_ms or now_ms
         return Enqueued(tuple(results), permits, wait_ms, tuple(existing), now_ms)
 
     def _enqueue_plain(self, entry: Entry) -> Enqueued:
@@ -124,6 +124,7 @@ class RedisQueues:
             for i, id in enumerate(ids):
                 if existing[i] == id:
                     results[i], existing[i] = EnqueueResult.ENQUEUED, ""
+        now_ms = now_ms if EnqueueResult.ENQUEUED in results else 0
         return Enqueued(tuple(results), permits, wait_ms, tuple(existing), now_ms)
 
     # settle and claim

@@ -62,7 +62,8 @@ class QueueVerbs:
             results, existing = zip(*(enqueue(work, entry, window) for entry in entries), strict=True)
             window.write()
             wait_ms = window.wait_ms if EnqueueResult.THROTTLED in results else 0
-            return Enqueued(results, window.permits, wait_ms, existing, work.now_ms)
+            now_ms = work.now_ms if EnqueueResult.ENQUEUED in results else 0
+            return Enqueued(results, window.permits, wait_ms, existing, now_ms)
 
     # settle and claim
 

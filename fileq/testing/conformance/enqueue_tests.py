@@ -120,9 +120,9 @@ def test_a_job_alone_is_enqueued_like_a_job_of_a_batch(harness: Harness) -> None
     first, second = alone.but(id="b"), alone.but(id="c")
     answer = harness.broker.enqueue([Entry(alone, "high")])
     harness.broker.enqueue([Entry(first, "high"), Entry(second, "high")])
-    assert answer == Enqueued((EnqueueResult.ENQUEUED,), existing=("",))
     ids = ("a", "b", "c")
     records = [record_of(harness, id) for id in ids]
+    assert answer == Enqueued((EnqueueResult.ENQUEUED,), existing=("",), now_ms=records[0].created_ms)
     assert {replace(record, id="", raw=b"", created_ms=0) for record in records} == {
         Record("", State.PENDING, b"", "high", queued=1)
     }

@@ -55,7 +55,7 @@ def test_known_versions_and_duplicates_take_no_permit(harness: Harness) -> None:
     entries = [an_entry("other", version=Version(b"/data/a", "v1")), new_file("b"), new_file("c")]
     answer = harness.broker.enqueue(entries, limit=1)
     results = (EnqueueResult.KNOWN, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
-    assert answer == Enqueued(results, permits=1, existing=("", "b", ""))
+    assert answer == Enqueued(results, permits=1, existing=("", "b", ""), now_ms=answer.now_ms)
 
 
 def test_known_versions_are_known_even_when_no_permit_is_left(harness: Harness) -> None:
