@@ -561,6 +561,7 @@ def check_not_cross_site(headers: Mapping[str, str]) -> None:
 # no session. A program that can read the broker can make such texts; it can change every job as well.
 
 KIND, NAME = "server", "signing-secret"
+BROKER_HEADER = "X-Fileq-Broker"  # of /healthz
 
 
 class Signer:
@@ -599,6 +600,11 @@ class Signer:
     def digest(self, purpose: str, text: str) -> bytes:
         """The same on all servers of a broker, and unknown to everyone else."""
         return hmac.digest(self._secret, f"{purpose}\n{text}".encode(errors="replace"), hashlib.sha256)
+
+    @property
+    def broker_mark(self) -> str:
+        """Tells the brokers of servers apart, and reveals nothing about the secret: /healthz shows it to strangers."""
+        return self.digest("broker", "").hex()[:32]
 
     def _signature(self, purpose: str, body: str) -> str:
         return _text(self.digest(purpose, body))

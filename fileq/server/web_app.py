@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket
 from fileq.config.http_settings import is_loopback
 from fileq.core.text import shown_json
 from fileq.server.api.live_endpoints import serve_events
-from fileq.server.authentication import Caller, RequestSender, check_not_cross_site, check_same_site
+from fileq.server.authentication import BROKER_HEADER, Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.hidden_paths import without_paths
 from fileq.server.limits import RequestBody, drop_rest, values_of
 from fileq.server.problems import PROBLEMS, ApiProblem, decode_body, decode_query
@@ -84,7 +84,8 @@ class WebApp:
         self._settings = services.config.server
         self._endpoints = RouteTable(ROUTES, "endpoint", f"GET {API}/openapi.json lists them")
         own = self._console_routes() if self._settings.console else (WebRoute(path="/login", function=self._login),)
-        health = WebRoute(path="/healthz", function=_healthz)
+        self._health_headers = {BROKER_HEADER: services.signer.broker_mark}
+        health = WebRoute(path="/healthz", function=self._healthz)
         self._others = RouteTable((health, *own), "page", f"the API is below {API}")
 
     def _console_routes(self) -> tuple[WebRoute, ...]:
@@ -172,6 +173,9 @@ class WebApp:
             return
         await serve_events(self._services, socket, sender)
 
+    async def _healthz(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        return Response(b'{"status":"ok"}', headers=self._health_headers, media_type="application/json")
+
     async def _login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """The one-time link. Any other use of /login belongs to the web pages."""
         services, token = self._services, request.query_params.get("once", "")
@@ -254,10 +258,6 @@ class WebApp:
         return await self._services.pool.call(
             lambda: _response(route, made, route.function(made)), scans_for=scans_for, timeout_s=timeout_s
         )
-
-
-async def _healthz(request: Request, sender: RequestSender, request_id: str) -> Response:
-    return Response(b'{"status":"ok"}', media_type="application/json")
 
 
 def _is_address(name: str) -> bool:

@@ -161,8 +161,8 @@ def _link(invocation: Invocation) -> int:
     of the link is stored, and the audit log records who created it.
 
     The address comes from server.bind and server.port; pass the same --bind and --port that the server was started
-    with. Exit code 1 if no server answers there. Does not work with broker: memory, which only the server's own process
-    can reach.
+    with. Exit code 1 if no server answers there, or one that uses another broker. Does not work with broker: memory,
+    which only the server's own process can reach.
 
     $ fileq login-link  # open this link in a browser
     $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is named maria"""
@@ -171,6 +171,7 @@ def _link(invocation: Invocation) -> int:
     from fileq.commands.server_checks import answers_health
     from fileq.config.http_settings import url_here
     from fileq.core.job import wall_clock_ms
+    from fileq.server.authentication import BROKER_HEADER, signer_of
 
     options = invocation.options
     settings = invocation.config.server
@@ -178,6 +179,9 @@ def _link(invocation: Invocation) -> int:
     broker = invocation.broker()
     if not answers_health(settings.bind, settings.port, "X-Request-Id"):
         raise FileqError(f"no fileq server answers at {url}; start it by 'fileq serve', or give its --bind and --port")
+    if not answers_health(settings.bind, settings.port, BROKER_HEADER, signer_of(broker).broker_mark):
+        where = "run this with its configuration, or give the --port of this one's server"
+        raise FileqError(f"the fileq server at {url} uses another broker or database; {where}")
     name, expires = options.login_name or os_user(), stamp(wall_clock_ms() + LINK_MS)
     token = KeyStore(broker).create_link(name)
     invocation.note_change("create_login_link", "/login", {}, {"name": name, "expires": expires})

@@ -381,6 +381,21 @@ def test_a_new_link_logs_in_once_within_ten_minutes_also_where_keys_exist(tmp_pa
         assert client.send("GET", made[1]).status == 303, "each link is one of its own"
 
 
+def test_no_link_is_made_for_the_server_of_another_broker(tmp_path: Path) -> None:
+    settings = {"broker": "sqlite", "server.port": 0, "sqlite.path": tmp_path / "own.db"}
+    with Program("serve", cwd=tmp_path, settings=settings, variables={"API_KEY": ADMIN_KEY}) as program:
+        url = program.wait_for("server.opened")["url"]
+        others = {**settings, "sqlite.path": tmp_path / "others.db"}
+        assert run("keys", "create", "a", "--scope", "read", cwd=tmp_path, settings=others).returncode == 0
+        words = ("login-link", "--port", url.rpartition(":")[2])
+        refused = run(*words, cwd=tmp_path, settings=others)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        said = f"fileq: the fileq server at {url} uses another broker or database; "
+        assert refused.stderr.startswith(said)
+        assert len(refused.stderr.splitlines()) == 1
+        assert run(*words, cwd=tmp_path, settings=settings).returncode == 0
+
+
 def test_of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expired(tmp_path: Path) -> None:
     with served_api(tmp_path) as api:
         now_ms = wall_clock_ms()
