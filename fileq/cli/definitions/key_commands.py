@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import argument, duration, utf8_text
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.definitions.role_commands import SERVER_OPTIONS
-from fileq.cli.terminal import plural, screen_of_stdout, table
+from fileq.cli.terminal import Screen, plural, screen_of_stdout, table
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError, FileqError, Unknown
 from fileq.core.job import stamp
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.commands.api_keys import KeyList, RevocationReport
+    from fileq.commands.api_keys import KeyList, KeySummary, RevocationReport
 
 
 @command(
@@ -84,23 +84,32 @@ def _list(invocation: Invocation) -> int:
     from fileq.commands.api_keys import KeyStore
 
     found = KeyStore(invocation.broker()).summaries()
-    return invocation.answer(found, lambda: _key_table(found))
+    return invocation.answer(found, lambda: render_keys(found, screen_of_stdout()))
 
 
-def _minute(time: str | None) -> str:
-    return f"{time[:16].replace('T', ' ')}Z" if time else "never"
+def _expiry(one: KeySummary) -> str:
+    if one.expires is None:
+        return "never"
+    return f"expired {one.expires[:10]}" if one.is_expired else f"{one.expires[:16].replace('T', ' ')}Z"
 
 
-def _key_table(found: KeyList) -> list[str]:
+def _restriction(one: KeySummary) -> str:
+    below = (f"files below {one.path_prefix}",) if one.path_prefix else ()
+    return ", ".join((*(f"type {type}" for type in one.allowed_types), *below))
+
+
+def render_keys(found: KeyList, screen: Screen) -> list[str]:
     if not found.keys:
         return ["there are no keys; 'fileq keys create' creates one"]
-    rows = [["id", "name", "scopes", "restricted to", "expires", "last used"]]
+    from fileq.cli.job_text import ago
+
+    has_restricted = any(map(_restriction, found.keys))  # without the column all fits in 80
+    rows = [["id", "name", "scopes", *(["only"] if has_restricted else []), "expires", "last used"]]
     for one in found.keys:
-        expires = f"{_minute(one.expires)} (expired)" if one.is_expired else _minute(one.expires)
-        prefix = (f"files below {one.path_prefix}",) if one.path_prefix else ()
-        only = ", ".join((*(f"type {type}" for type in one.allowed_types), *prefix)) or "-"
-        rows.append([one.id, one.name, " ".join(one.scopes), only, expires, _minute(one.last_used)])
-    return table(rows, screen_of_stdout())
+        only = [_restriction(one) or "-"] if has_restricted else []
+        used = ago(one.last_used) if one.last_used else "never"
+        rows.append([one.id, one.name, " ".join(one.scopes), *only, _expiry(one), used])
+    return table(rows, screen, flexible=3 if has_restricted else 2, from_left=False)
 
 
 @command(

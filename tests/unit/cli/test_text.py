@@ -10,7 +10,10 @@ import termios
 import pytest
 
 from fileq.cli.batch_text import render_batches
+from fileq.cli.definitions.key_commands import render_keys
 from fileq.cli.terminal import Cell, Screen, age, columns, cut, plural, rate, table, wrapped
+from fileq.commands.api_keys import KeyList, KeySummary
+from fileq.core.api_key import Scope
 from fileq.core.batch import Batch
 from fileq.core.text import printable
 from fileq.queries.documents import batch_document
@@ -108,3 +111,16 @@ def test_a_list_of_batches_counts_deleted_jobs_in_a_column_of_their_own() -> Non
     head, row = (line.split() for line in render_batches([none], Screen(80, 24)))
     assert dict(zip(head, row, strict=True))["cancelled"] == "3"
     assert "deleted" not in head
+
+
+@pytest.mark.parametrize("types", [(), ("ocr", "thumbnail", "report")])
+def test_a_list_of_keys_fits_80_columns_with_its_times(types: tuple[str, ...]) -> None:
+    times = ("2026-01-31T18:00:00.000Z", "2099-04-01T06:30:00.000Z", "2026-01-31T18:05:00.000Z")
+    key = KeySummary("a1b2c3d4", "n" * 20, (Scope.ENQUEUE,), *times, types)
+    expired = KeySummary("e5f6a7b8", "old", (Scope.READ,), *times[:2], None, is_expired=True)
+    lines = render_keys(KeyList((key, expired)), Screen(80, 24))
+    assert max(map(len, lines)) <= 80
+    assert ("  only  " in lines[0], "  type " in lines[1]) == (bool(types), bool(types))
+    assert "n" * 20 in lines[1]
+    assert "  2099-04-01 06:30Z  " in lines[1]
+    assert "  expired 2099-04-01  never" in lines[2]
