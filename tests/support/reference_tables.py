@@ -58,7 +58,7 @@ def metrics_table() -> str:
 
 def settings_table() -> str:
     rows = [
-        f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {key.help.replace('<', '&lt;')} |"
+        f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {_cell(key.help)} |"
         for path, key in every_key().items()
         if is_setting(key)
     ]
@@ -128,7 +128,9 @@ def _argument_row(action: argparse.Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """For a table. A < of text would begin a tag; in a code span it is shown as it is."""
+    spans = " ".join(text.split()).replace("|", "\\|").split("`")
+    return "`".join(span if number % 2 else span.replace("<", "&lt;") for number, span in enumerate(spans))
 
 
 def api_page(page: str) -> str:

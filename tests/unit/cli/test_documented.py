@@ -30,6 +30,12 @@ def test_the_reference_shows_defaults_and_no_placeholder() -> None:
     assert "%(" not in commands_page("")
 
 
+def test_the_reference_escapes_what_would_begin_a_tag_but_not_in_code_spans() -> None:
+    page = commands_page("")
+    assert "string: `raw-<sha1>` for bytes that are not a job" in page
+    assert "or raw-&lt;sha1> for bytes that are not a job" in page
+
+
 def arguments_of(line: str) -> list[str]:
     """The arguments that the program gets from a shell command line."""
     words = shlex.split(line, posix=True)
