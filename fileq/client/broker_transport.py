@@ -207,10 +207,12 @@ def entries_of(
     now: datetime,
     found_at: Callable[[bytes], bytes],
     shown: Callable[[Entry], T],
+    *,
+    may_look: bool = False,
 ) -> list[T]:
     """One entry for each request, as `shown` returns it. ConfigError names everything that is wrong with all of them.
 
-    `found_at` is called for files that do not exist, and returns where a worker moved the file, or b""."""
+    `found_at` and `may_look` are those of FileJobs."""
     entries: list[T] = []
     problems: list[str] = []
     files: FileJobs | None = None
@@ -218,7 +220,7 @@ def entries_of(
         try:
             options = request.options
             if request.path:
-                files = files or FileJobs(config, found_at)
+                files = files or FileJobs(config, found_at, may_look=may_look)
                 entry = new_entry(config, *files.job(request.path, options, now), options, now)
             else:
                 entry = typed_entry(config, request.type, request.payload, options, now)

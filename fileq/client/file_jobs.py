@@ -49,13 +49,17 @@ def _how_to_run_again(path: bytes) -> str:
 class FileJobs:
     """Makes the jobs of files, under the path that the producer would use. ConfigError for one that can't be enqueued.
 
-    `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
+    `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b"". Only a caller
+    that `may_look` learns whether there is a file outside the roots: a person at this machine, no client of the API."""
 
-    def __init__(self, config: Config, moved_to: Callable[[bytes], bytes] = lambda path: b"") -> None:
+    def __init__(
+        self, config: Config, moved_to: Callable[[bytes], bytes] = lambda path: b"", *, may_look: bool = False
+    ) -> None:
         from fileq.producer.finder.scan import DatabaseFiles  # imports events, which jobs of a type do not need
 
         self._config = config
         self._moved_to = moved_to
+        self._may_look = may_look
         self._paths = config.paths
         self._priority_of = priority_chooser(config)
         self._database = DatabaseFiles(config)
@@ -101,6 +105,8 @@ class FileJobs:
                     raise ConfigError(
                         f"{refused.error}; {moves}; if that finds none, move it back and enqueue it there"
                     )
+                if self._may_look and not os.path.lexists(where):
+                    raise ConfigError(f"{quoted_path(name)} can't be enqueued: {_ADVICE['FileVanished']}")
                 advice = "check the name, or set producer.scan_dir or worker.allowed_roots to its directory"
                 raise ConfigError(f"{refused.error}; {advice}")
             if os.path.isdir(where):

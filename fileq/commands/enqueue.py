@@ -149,7 +149,7 @@ def entries_for(
         else:
             own = {"priority": queues.get(subject.type, ""), **options, **subject.options}
             requests.append(JobRequest(JobOptions(**own), subject.type, subject.payload))
-    entries = entries_of(config, requests, datetime.now(UTC), found_at, lambda entry: entry)
+    entries = entries_of(config, requests, datetime.now(UTC), found_at, lambda entry: entry, may_look=True)
     if twice := [id for id, count in Counter(entry.job.id for entry in entries).items() if count > 1]:
         raise ConfigError([f"id {id!r} is given to two jobs; each needs an id of its own" for id in twice])
     return entries
