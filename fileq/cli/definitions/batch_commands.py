@@ -115,7 +115,7 @@ def _wait(invocation: Invocation, id: str) -> int:
         raise
     report = _report(invocation, id)
     code = 3 if status.dead else 0 if status.is_success else 1
-    return invocation.answer(report, lambda: [ending_line(report)], code)
+    return invocation.answer(report, lambda: [] if invocation.options.quiet else [ending_line(report)], code)
 
 
 @command(

@@ -71,6 +71,14 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
     assert whole.conditions == {"batch": batch}
 
 
+def test_a_batch_that_is_waited_for_quietly_prints_its_id_alone(shell: CommandLine) -> None:
+    empty = shell.directory / "none.json"
+    empty.write_text("[]")
+    words = ("batch", "create", "--name", "b", "--manifest", str(empty), "--wait")
+    assert len(shell.run(*words).splitlines()) == 2
+    assert re.fullmatch(r"b-\w+\n", shell.run(*words, "-q"))
+
+
 def test_the_list_of_keys_shows_their_restrictions(shell: CommandLine) -> None:
     only = ("--allow-type", "ocr", "--allow-type", "scan", "--path-prefix", "/srv/in")
     shell.run("keys", "create", "narrow", "--scope", "enqueue", *only)
