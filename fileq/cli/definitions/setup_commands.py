@@ -245,7 +245,7 @@ def _checked_lines(loaded: Loaded, checked: ConfigCheck) -> Iterator[str]:
 @command(
     "config init",
     "write a file with every setting, its default and meaning",
-    argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write"),
+    argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write; - for stdout"),
     is_configured=False,
 )
 def _init(invocation: Invocation) -> int:
@@ -255,6 +255,9 @@ def _init(invocation: Invocation) -> int:
     from fileq.config.show import example_yaml
 
     file = invocation.options.file
+    if file == "-":
+        print(example_yaml(), end="")
+        return 0
     try:
         with open(file, "x", encoding="utf-8") as opened:
             opened.write(example_yaml())

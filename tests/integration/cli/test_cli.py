@@ -179,6 +179,11 @@ def test_config_init_writes_the_example_once(tmp_path: Path) -> None:
     assert "exists already" in again.stderr
 
 
+def test_config_init_prints_the_example_for_a_dash(tmp_path: Path) -> None:
+    assert fileq("config", "init", "-", cwd=tmp_path).stdout == example_yaml()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_config_check_names_variables_that_have_no_effect(tmp_path: Path) -> None:
     ended = fileq("config", "check", cwd=tmp_path, FILEQ_SERVICE_HOST="10.0.0.1")
     assert ended.returncode == 0
