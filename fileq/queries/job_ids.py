@@ -27,10 +27,14 @@ def looks_like_id(text: str) -> bool:
     return bool(MADE_ID.fullmatch(text) or _PREFIX.fullmatch(text))
 
 
+def check_length(id: str) -> None:
+    """ConfigError for an id of no job that has too few characters to be the beginning of one."""
+    if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
+        raise ConfigError(f"{id!r} is too short; give at least {_FEWEST} characters of the id")
+
+
 def why_unknown(id: str) -> str:
     """Why no job was found by this id, and what to do about it."""
-    if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
-        return f"{id!r} is too short; give at least {_FEWEST} characters of the id"
     advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
     return f"job {id!r} is unknown: it never existed, its record has expired, or {UNCLAIMED}; {advice}"
 

@@ -20,7 +20,7 @@ from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
 from fileq.queries.documents import JobDocument, Time, job_document
-from fileq.queries.job_ids import looks_like_id, why_unknown
+from fileq.queries.job_ids import check_length, looks_like_id, why_unknown
 from fileq.queries.job_selection import PLACES, matching
 
 
@@ -41,6 +41,7 @@ def show(broker: FullBroker, id: str) -> JobDocument:
     """Everything known about one job."""
     [record] = broker.records([id])
     if record is None:
+        check_length(id)
         raise BrokerError(why_unknown(id))
     return job_document(record, wait_reasons(broker, [record]).get(id, ()))
 

@@ -73,7 +73,7 @@ def test_an_id_that_a_caller_chose_must_be_given_in_full(shell: CommandLine) -> 
 
 def test_fewer_than_four_characters_are_no_beginning(shell: CommandLine) -> None:
     enqueue(shell, ONE)
-    said = shell.fail("show", "2f6", code=1)
+    said = shell.fail("show", "2f6", code=2)
     assert said == "fileq: '2f6' is too short; give at least 4 characters of the id\n"
 
 
