@@ -220,7 +220,7 @@ def _act(invocation: Invocation, name: str) -> int:
         invocation.note_stale_workers()
     ttl_s = config.worker.heartbeat_ttl
     code = 1 if report.has_failed and not options.all else 0
-    has_none = options.all and action is not JobAction.RETRY and not report.count and not report.results
+    has_none = options.all and not report.count and not report.results
     lines = ["no job matches"] if has_none else _report(report, action, ttl_s, screen_of_stdout())
     invocation.answer(report, lambda: lines, code)
     if is_unconfirmed and report.count:

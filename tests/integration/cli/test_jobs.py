@@ -417,3 +417,10 @@ def test_nothing_to_cancel_needs_no_confirmation(shell: CommandLine) -> None:
     assert shell.run("cancel", "--all") == "no job matches\n"
     assert shell.run("cancel", "--all", "--yes") == "no job matches\n"
     assert shell.json("cancel", "--all")["count"] == 0
+
+
+def test_a_retry_of_all_without_a_match_says_so(shell: CommandLine) -> None:
+    dead(shell, "a")
+    assert shell.run("dlq", "retry", "--all", "--error", "other", "--dry-run") == "no job matches\n"
+    assert shell.run("dlq", "retry", "--all", "--error", "other") == "no job matches\n"
+    assert shell.run("dlq", "delete", "--all", "--error", "other", "--dry-run") == "no job matches\n"

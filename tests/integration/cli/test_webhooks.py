@@ -63,7 +63,7 @@ def test_enable_says_when_workers_know_it_and_advises_a_command_that_exists(shel
     said = shell.run("webhook", "enable", "alerts")
     assert said.startswith("webhook alerts is enabled; workers learn of it within 5 s, then 'fileq dlq retry ")
     [advised] = re.findall("'fileq (.*?)'", said)
-    assert shell.run(*advised.split()) == "0 jobs retried\n"
+    assert shell.run(*advised.split()) == "no job matches\n"
 
 
 def test_what_is_wrong_is_named(shell: CommandLine) -> None:
