@@ -179,8 +179,7 @@ def _cancel(invocation: Invocation) -> int:
     id = invocation.options.id
     report = _report(invocation, id)
     if not BrokerTransport(invocation.broker(), invocation.config).cancel_batch(id):
-        status = "cancelled" if report.is_cancelled else report.status
-        raise BatchError(f"batch {id} can't be cancelled: it is {status}")
+        raise BatchError(f"batch {id} is already {'cancelled' if report.is_cancelled else report.status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
     return _confirm(invocation, "is cancelled")
 
