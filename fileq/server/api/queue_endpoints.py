@@ -107,7 +107,8 @@ def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: s
     was_paused = is_paused != result.has_changed
     before = {"paused": was_paused, "reason": result.old_reason}
     request.note.changed(before, {"paused": is_paused, "reason": result.reason})
-    message = "Queue paused" if is_paused else "Queue resumed"
+    messages = ("Queue paused", "Queue was already paused") if is_paused else ("Queue resumed", "Queue was not paused")
+    message = messages[0 if result.has_changed else 1]
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting, result.reason)
 
 

@@ -189,15 +189,16 @@ def test_queues_workers_stats_and_configuration_are_shown(api: ServedApi) -> Non
         ("high", 1, False),
         ("low", 0, False),
     ]
-    for is_new in (True, False):
+    for message, is_new in (("Queue paused", True), ("Queue was already paused", False)):
         paused = api.client.post("/queues/high/pause").json
-        assert (paused["message"], paused["is_paused"], paused["has_changed"]) == ("Queue paused", True, is_new)
+        assert (paused["message"], paused["is_paused"], paused["has_changed"]) == (message, True, is_new)
     assert api.client.get("/queues/high")["pause"]["reason"] == ""
     paused = api.client.post("/queues/high/pause", {"reason": "the disk is full"}).json
     assert (paused["has_changed"], paused["reason"]) == (False, "the disk is full")
     assert api.client.get("/queues/high")["pause"]["reason"] == "the disk is full"
     assert api.client.call("POST", "/queues/high/pause", {"reason": "x" * 1001}).slug == "invalid"
     assert api.client.post("/queues/high/resume").json["message"] == "Queue resumed"
+    assert api.client.post("/queues/high/resume").json["message"] == "Queue was not paused"
     assert "did you mean 'high'?" in api.client.call("GET", "/queues/hihg").json["detail"]
     api.broker.register({"here": worker_info()})
     assert [process["slots"] for process in api.client.get("/workers")["workers"]] == [1]
