@@ -144,8 +144,8 @@ class WebhookStore:
         """Raises Unknown if there is none."""
         known = self.load()
         if name not in known:
-            there_are = ", ".join(known) or "none"
-            raise Unknown(f"no webhook is named {name!r}; there are: {there_are}")
+            there_are = f"there are: {', '.join(known)}" if known else "there are none"
+            raise Unknown(f"no webhook is named {name!r}; {there_are}")
         return known[name]
 
     # changes of definitions

@@ -81,7 +81,7 @@ def test_a_webhook_is_added_listed_and_removed() -> None:
     assert secret not in repr(known)
     kept.store.remove("a")
     for call in (kept.store.get, kept.store.remove, kept.store.rotate, kept.store.enable):
-        with pytest.raises(Unknown, match="no webhook is named 'a'; there are: none"):
+        with pytest.raises(Unknown, match="no webhook is named 'a'; there are none"):
             call("a")
 
 
