@@ -113,8 +113,8 @@ def _run(invocation: Invocation) -> int:
     version is recorded as if a producer had found it, so a running producer does not enqueue it again. Files must be
     below worker.allowed_roots or, if that is not set, below producer.scan_dir.
 
-    If another job for the same version is still pending, both run, one after the other. But if worker.after moves or
-    deletes the file after the first, the second is completed as skipped, because the version was processed.
+    If another job for the same version is still pending, both run, one after the other. If worker.after moves or
+    deletes the file after the first one, the second one does not run: it is completed as skipped.
 
     With --type: one job without a file, for the handler of that type. Its queue is that of its task, if a module of
     `imports` has the task and can be imported here, or else producer.default_priority.
