@@ -311,7 +311,7 @@ class Cron:
             found = next(CronSim(self._fields, datetime.now(UTC)), None)
         except (CronSimError, ValueError, AssertionError, OverflowError) as error:
             field = str(error).removeprefix("Bad ") if str(error).startswith("Bad ") else "text"  # "Bad minute"
-            raise InvalidCron(f"{EXPECTS}; its {field} is wrong") from None
+            raise InvalidCron(f"{EXPECTS}; its {field} is invalid") from None
         if found is None:
             raise InvalidCron(f"{EXPECTS}; no day matches it")
 

@@ -72,7 +72,7 @@ DAY_MS = 86_400_000
 ADMIN: Mapping[str, Any] = {"scopes": (Scope.ADMIN,), "changes_with": ""}
 SCOPES = {
     Scope.READ: "view everything except Admin and file contents",
-    Scope.ENQUEUE: "add jobs and upload files; on its own, sees only the jobs it added",
+    Scope.ENQUEUE: "add jobs and upload files; on its own, sees only its own jobs",
     Scope.OPERATE: "read, plus retry, cancel, run, pause and reprocess",
     Scope.FILES: "with read: view and download files",
     Scope.ADMIN: "everything, including keys, schedules, webhooks and configuration",
@@ -161,7 +161,7 @@ def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     if not request.query.run:
         return {"report": None}
     if not fsck_runs.acquire(blocking=False):
-        raise ApiProblem("conflict", "a check is already running; try again when it ends")
+        raise ApiProblem("conflict", "a check is already running; try again when it has finished")
     try:
         return {"report": request.shown(fsck(request.broker, request.config))}
     finally:
@@ -213,11 +213,11 @@ _SCHEDULES = "/schedules/"
 _GROUPS = "/dead/groups/"  # the detail of such an entry is the cause
 _VERB = "action: "  # how the detail of an action on many jobs begins
 # What people call it, if that is not what the documentation of the API says.
-_WORDS = {"failed_login": "log in with a wrong password, key or link", "create_login_link": "create a one-time link"}
+_WORDS = {"failed_login": "failed login", "create_login_link": "create a login link"}
 _HINTS = {"upload_file": "enqueued automatically; see the file's page"}
 # The same for a request that may make something or change it: the words for each.
 _MADE_OR_CHANGED = {
-    "put_schedule": ("define a schedule", "change a schedule"),
+    "put_schedule": ("add a schedule", "change a schedule"),
     "put_acknowledgement": ("acknowledge a cause", "acknowledge a cause again"),
 }
 

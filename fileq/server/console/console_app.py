@@ -91,7 +91,7 @@ class Console:
     async def static(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         name, version = request.scope["path"].rpartition("/")[2], request.query_params.get("v", "")
         if name not in MEDIA_TYPES:
-            raise ApiProblem("not-found", f"there is no file {name[:100]!r}")
+            raise ApiProblem("not-found", f"no file is named {name[:100]!r}")
         caching = _A_YEAR if versioned(name).endswith(f"?v={version}") else "no-cache"
         return Response(content_of(name), media_type=MEDIA_TYPES[name], headers={"Cache-Control": caching})
 
@@ -332,5 +332,5 @@ def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> 
         detail = f"No job has the id {id!r}. It never existed, its record has expired, or {UNCLAIMED}. Use the full id."
         return ViewProblem("No such job", (detail,), search=id)
     name = given.get("path", "")[:1000]
-    detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."
+    detail = f"No record of {name!r}. A file appears here once a job has been enqueued for it."
     return ViewProblem("No such file", (detail,), search=name.rpartition("/")[2], leads_to_files=True)

@@ -225,7 +225,7 @@ def preview_of_head(head: bytes, size: int) -> Preview:
     kind = kind_of(head)
     if kind in IMAGE_TYPES:
         if size > PREVIEW_IMAGE:
-            return Preview("none", "the image is too large to be shown here", size)
+            return Preview("none", "the image is too large", size)
         return Preview("image", size=size)
     if kind == TEXT:
         return Preview("text", head.decode(errors="ignore").expandtabs(4), size, size > len(head))

@@ -65,7 +65,7 @@ def waits_in(job: JobDocument) -> list[str]:
 
 def what_then(reason: str | None) -> str:
     """What happens when a deferred job is due."""
-    return "then the breaker lets one job run" if (reason or "").startswith(BREAKER) else "then it is tried again"
+    return "then the breaker lets one job run" if (reason or "").startswith(BREAKER) else "then fileq tries it again"
 
 
 def reasons_of(job: JobDocument) -> list[str]:
@@ -206,7 +206,7 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
         count = f"deferred {times(job.deferred_count)} so far,{_deferred_between(job)}"
-        yield JobStep("deferred, tried again", job.scheduled_at, (job.deferred, count, what_then(job.deferred)))
+        yield JobStep("deferred, next try", job.scheduled_at, (job.deferred, count, what_then(job.deferred)))
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)
     elif before:

@@ -206,7 +206,7 @@ def operation(request: ViewRequest[OperationQuery]) -> Mapping[str, Any]:
     id = request.id
     found = next((one for one in request.services.action_log.all() if one.id == id), None)
     if found is None:
-        detail = f"no action {id[:100]!r} is in the log; it has the newest ones, each after its first jobs were changed"
+        detail = f"no action {id[:100]!r} in the log; it keeps only the newest actions"
         raise ApiProblem("not-found", detail)
     outlines = zip(found.ids, request.broker.outlines(found.ids) if found.ids else (), strict=True)
     words = {state: word for word, states in OUTCOMES.items() for state in states}
@@ -267,8 +267,8 @@ GROUPINGS: Mapping[GroupedBy, str] = {
 GROUPING_HINTS: Mapping[GroupedBy, str] = {
     "fingerprint": "Grouped by identical error.",
     "directory": "Grouped by directory.",
-    "kind": "Grouped by error class, e.g. ValueError; one class may have several causes.",
-    "type": "Grouped by job type; all files are one group.",
+    "kind": "Grouped by error class, e.g. ValueError; a class can have several causes.",
+    "type": "Grouped by job type; file jobs form one group.",
 }
 TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"

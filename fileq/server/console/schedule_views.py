@@ -51,8 +51,8 @@ JOBS, SCHEDULES, TIMES, RUNS = 25, 200, 3, 10
 OVERLAPS = {
     "skip": "skip this run",
     "allow": "run in parallel",
-    "queue": "run after it",
-    "cancel": "cancel the last job",
+    "queue": "run after the previous job",
+    "cancel": "cancel the previous job",
 }
 MISSED = {
     "skip": "skip all",
@@ -259,12 +259,12 @@ def hint(field: str, given: str, detail: str) -> ScheduleHint:
             return ScheduleHint(f"{city} is in the zone {zone}.", field, zone, is_city=True)
         nearest = detail.partition("did you mean ")[2].rstrip("?")
         advice = "" if nearest else " Type a city, such as Berlin."
-        return ScheduleHint(f"No time zone is called “{given}”.{advice}", field, nearest)
+        return ScheduleHint(f"Unknown time zone “{given}”.{advice}", field, nearest)
     if better := cron_of(given):
-        return ScheduleHint(f"{FIELDS} “{given}” would be: {better}", field, better)
+        return ScheduleHint(f"{FIELDS} Did you mean {better}?", field, better)
     if len(given.split()) != 5 and not given.startswith("@"):
         return ScheduleHint(f"{FIELDS} {EXAMPLE}", field)
-    reason = detail.partition(EXPECTS)[2].removeprefix("; ") or "it is not known"
+    reason = detail.partition(EXPECTS)[2].removeprefix("; ") or "unknown name"
     return ScheduleHint(f"Invalid: {reason}. {EXAMPLE}", field)
 
 

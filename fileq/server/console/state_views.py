@@ -369,7 +369,7 @@ def _banners(
     found += breaker_banners([one for process in living for one in process.breakers], recent.deferred, recent.is_more)
     for process in workers:
         if process.lost_roots:
-            text = f"{process.host} ({process.pid}): {'; '.join(process.lost_roots)}. Jobs of its files wait."
+            text = f"{process.host} ({process.pid}): {'; '.join(process.lost_roots)}. File jobs there are deferred."
             found.append(Banner(text, is_bad=True, links=links))
     paused = [queue for queue in queues if queue.is_paused]
     if paused:

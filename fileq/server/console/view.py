@@ -300,7 +300,7 @@ def as_json(value: object) -> str:
     except RecursionError:
         length = JSON_SHOWN + 1
     text = lines("".join(parts)[:JSON_SHOWN])
-    return text if length <= JSON_SHOWN else f"{text}\n… the rest is not shown"
+    return text if length <= JSON_SHOWN else f"{text}\n… truncated"
 
 
 def attribute_json(value: object) -> Markup:

@@ -143,10 +143,10 @@ def test_a_batch_is_retried_and_cancelled(tab: Tab, program: ConsoleProgram) -> 
     assert call(tab, "POST", f"/batches/{made['id']}/jobs", {"jobs": jobs})["enqueued"] == 3
     tab.open(f"{program.base}/dashboard/batches/{made['id']}")
     tab.click("[data-page-actions] button", "Retry dead")
-    confirm(tab, "Retry them")
+    confirm(tab, "Retry jobs")
     tab.until_text("Back in their queues", "#toasts")
     tab.click("[data-page-actions] button", "Cancel")
-    confirm(tab, "Cancel the batch")
+    confirm(tab, "Cancel batch")
     tab.until_text("cancelled", ".head")
     wait_until(
         lambda: state_of(tab, "slow-1") == state_of(tab, "held") == "cancelled", 30, "cancelled jobs", every_s=0.2
@@ -212,7 +212,7 @@ def test_a_key_is_made_shown_once_and_revoked(tab: Tab, program: ConsoleProgram)
     assert str(key) not in tab.run("fetch(location).then((answer) => answer.text())")
     tab.run("document.querySelectorAll('[data-live] tr').forEach((row) => { row.dataset.name = row.innerText; })")
     tab.click("tr[data-name*=robot] button", "Revoke")
-    confirm(tab, "Revoke the key")
+    confirm(tab, "Revoke key")
     tab.until("!document.querySelector('[data-live]').innerText.includes('robot')")
     wait_until(
         lambda: program.client(str(key)).call("GET", "/queues").status == 401, 30, "the key is refused", every_s=0.2
@@ -285,7 +285,7 @@ def test_an_operation_is_stopped(tab: Tab, program: ConsoleProgram) -> None:
         OperationStore(broker, wall_clock_ms).save(replace(running, owner="another", state="running"))
     tab.open(f"{program.base}/dashboard/admin/operations")
     tab.click("tr[data-row=long] button", "Stop")
-    confirm(tab, "Stop it")
+    confirm(tab, "Stop operation")
     tab.until_text("stopped", "tr[data-row=long]")
 
 

@@ -75,7 +75,7 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until("location.search.includes('probe=')")
     tab.until_text("Completed")
     tab.click("article button", "Retry all")
-    confirm(tab, "Retry them")
+    confirm(tab, "Retry jobs")
     tab.click("#toasts a", "Results")
     tab.until_text(f"{FILES - 1} completed", timeout_s=60)
     assert re.search("cause: (ValueError|KeyError)", tab.text("main")), "no digits that nobody knows"
@@ -91,7 +91,7 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until_text("Olga (one-time link) acknowledged this", "article")
     assert tab.run("document.querySelector('#confirm-name')") is None, "the name is asked for once"
     tab.click("article button", "Retry all")
-    confirm(tab, "Retry them")
+    confirm(tab, "Retry jobs")
     tab.until_text("No dead jobs", timeout_s=60)
 
 
@@ -143,7 +143,7 @@ def test_a_schedule_is_made_with_a_preview_while_typing(operator: Tab, program: 
     tab.fill("#s-cron", "30 6 * * mon-fri")
     tab.until_text("06:30", "#preview")
     tab.fill("#s-cron", "61 * * * *")
-    tab.until_text("its minute is wrong", "#preview")
+    tab.until_text("its minute is invalid", "#preview")
     tab.fill("#s-cron", "06:30 weekdays")
     tab.click("#preview button", "Use 30 6 * * 1-5")
     tab.until_text("Weekdays at", "#preview")

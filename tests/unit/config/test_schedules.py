@@ -112,7 +112,7 @@ def test_all_that_is_wrong_is_named_at_once_with_its_path() -> None:
     assert found == [
         "schedules.a b is 'a b'; it must be a name that matches [A-Za-z0-9._-]{1,100}",
         "schedules.a b.cron is '61 * * * *'; it must be 5 fields such as '30 2 * * 1-5', @hourly, @daily, @weekly, "
-        "@monthly, @yearly, or '@every 15m'; its minute is wrong",
+        "@monthly, @yearly, or '@every 15m'; its minute is invalid",
         "schedules.x.timezone is 'Europe/Berlim'; it must be a time zone such as Europe/Berlin; did you mean "
         "Europe/Berlin?",
         "schedules.x.missed is 'all:0'; it must be skip, last or all:N, with N from 1 to 1000",

@@ -24,7 +24,7 @@ def test_an_entry_of_the_audit_says_exactly_what_was_done() -> None:
 
     new, other = (AuditChange("cron", old, "@daily") for old in (None, "@hourly"))
     page = "/dashboard/scheduled/edit/a"
-    assert words("put_schedule", "/schedules/a", 201, changes=(new,)) == ("define a schedule", "a", page, None)
+    assert words("put_schedule", "/schedules/a", 201, changes=(new,)) == ("add a schedule", "a", page, None)
     assert words("put_schedule", "/schedules/a", changes=(other,))[0] == "change a schedule"
     assert words("put_schedule", "/schedules/a", changes=())[0] == "change a schedule", "saved as it was"
     run = words("run_schedule", "/schedules/a/run", job_id="x", detail="schedule: a")
@@ -65,7 +65,7 @@ def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
     ]
     assert 'href="/dashboard/admin/audit?who=anna+%3Cb%3E"' in everything
     assert "anna <b>" not in everything + anna
-    assert in_order(none, "No entry matches.", "All entries")
+    assert in_order(none, "No entries match.", "All entries")
 
 
 def test_the_own_entries_are_those_of_the_session_under_each_of_its_names() -> None:
@@ -84,7 +84,7 @@ def test_the_own_entries_are_those_of_the_session_under_each_of_its_names() -> N
     assert 'id="confirm-name"' not in named
     key = pages.keys.create(KeyOptions("nina", (Scope.ADMIN,)))
     [(_, text)] = pages.show_with(key.key, ["/admin/audit?mine=true"])
-    assert in_order(text, "done by: the key nina", "No entry matches.")
+    assert in_order(text, "done by: the key nina", "No entries match.")
 
 
 def test_a_person_who_came_by_link_can_make_a_key_with_one_click_and_send_the_address() -> None:

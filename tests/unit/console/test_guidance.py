@@ -211,7 +211,7 @@ def test_a_cancelled_job_is_no_error_and_can_be_run_again() -> None:
     [(_, ended)] = pages.show(["/jobs/r"])
     assert "cancelling" not in ended.lower()
     assert "<h2>Error</h2>" not in ended
-    assert "Run it again" in ended
+    assert "Run again" in ended
     assert "fileq.Client().job(&#34;r&#34;).status()" in ended
 
 

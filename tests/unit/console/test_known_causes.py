@@ -118,7 +118,7 @@ def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons
     assert "The newest 20 of 21 jobs in this group" in words(group)
     assert dead.count(">Retry all 21</button>") == dead.count(">Delete all 21</button>") == 1
     assert "Grouped by identical error" in dead
-    assert "may have several causes" in kinds
+    assert "can have several causes" in kinds
     end(pages, a_job("b"), of_cause(OTHER))
     dead, overview = shown(pages, "/dead", "")
     assert dead.count(">Retry all 22</button>") == 1, "that of the whole list"
@@ -138,4 +138,4 @@ def test_what_is_held_back_and_what_waits_is_told_for_each_queue() -> None:
     pages.broker.enqueue([Entry(a_job(name), "high") for name in "xyz"])
     set_paused(pages.broker, "high", QUEUES, paused=True, by="olga")
     [batch] = shown(pages, "/batches/nightly")
-    assert "Its 4 pending jobs start as slots become free. 3 of them belong to other batches or none." in batch
+    assert "Its 4 pending jobs start as slots become free. 3 of them are not in this batch." in batch

@@ -303,8 +303,8 @@ def test_a_wrong_time_is_explained_in_the_preview() -> None:
     answers = ConsolePages().show([f"/scheduled/preview?{one}" for one in [*crons, "cron=@daily&timezone=Berlin"]])
     assert {status for status, _ in answers} == {200}
     wrong_time, wrong_zone, spoken, hostile, near_zone = (text for _, text in answers)
-    assert "its minute is wrong" in wrong_time
-    assert "No time zone is called “Mars”" in wrong_zone
+    assert "its minute is invalid" in wrong_time
+    assert "Unknown time zone “Mars”" in wrong_zone
     assert 'data-fill="#s-cron" value="30 6 * * 1-5"' in spoken
     assert "five fields" in hostile
     assert "<b>" not in hostile

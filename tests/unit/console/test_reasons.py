@@ -205,7 +205,7 @@ def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_bac
     pages.broker.cancel(["b"])
     log.add(JobAction.CANCEL, "olga", ["b"])
     [text] = shown(pages, "/jobs/b")
-    assert in_order(words(text).partition("Timeline")[2], "created", "cancelled", "by olga", "Facts")
+    assert in_order(words(text).partition("Timeline")[2], "created", "cancelled", "by olga", "Details")
     job = file_job(b"/in/a.csv", size=1, priority="low", now=datetime.now(UTC), signature="1-1", id="a")
     end(pages, job, held, version=Version(b"/in/a.csv", "1-1"))
     pages.broker.due_now(["a"])

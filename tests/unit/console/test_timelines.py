@@ -32,7 +32,7 @@ def test_a_job_that_was_run_by_hand_names_its_schedule_and_who_ran_it() -> None:
     id = run_now(pages.broker, pages.config, "sales.daily")
     ActionLog(pages.broker, wall_clock_ms).add(JobAction.RUN, f"olga {HOSTILE}", [id])
     [text] = shown(pages, f"/jobs/{id}")
-    assert in_order(words(text), "Timeline", "created", "manual run by olga &lt;script&gt;", "Facts")
+    assert in_order(words(text), "Timeline", "created", "manual run by olga &lt;script&gt;", "Details")
     assert "made due" not in text
     assert 'href="/dashboard/scheduled/edit/sales.daily">sales.daily</a>, manual run' in text
     assert schedule_of(id) == ("sales.daily", True)
@@ -47,7 +47,7 @@ def test_a_job_that_runs_has_an_attempt_a_time_limit_and_ages_that_fit() -> None
     [text] = shown(pages, "/jobs/a")
     assert "Attempts 1, running now" in words(text)
     assert "Time limit Handler default (5 min)" in words(text)
-    timeline = text.partition("Timeline")[2].partition("Facts")[0]
+    timeline = text.partition("Timeline")[2].partition("Details")[0]
     assert timeline.count('<time datetime="') == timeline.count('Z"') == 2
     assert "." not in timeline.partition('datetime="')[2][:20], "steps of the same second have the same age"
 

@@ -125,7 +125,7 @@ const follow = async (id) => { // an operation, until it has ended
   for (;;) {
     await second();
     const found = await call("GET", `/operations/${id}`).catch(() => null);
-    if (found?.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed", ...outcome(id)); refresh(); return; }
+    if (found?.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `Operation ${found.state}: ${found.error || ""}`, found.state === "failed", ...outcome(id)); refresh(); return; }
   }
 };
 // A secret that is shown this once: data-shows names the field of the answer, data-into the place for it.
@@ -164,7 +164,7 @@ const act = async (button) => {
 // A dry run counts, the dialog asks, the action is refused if the count has changed. `question` gives what `ask` takes, or [] for nothing to ask.
 const twice = (button, path, order, countOf, question, report) => during(button, async () => {
   const dry = await call("POST", path, { ...order, dry_run: true }), count = countOf(dry), [title, text, yes, isDanger, sample] = question(dry);
-  if (title && await ask(title, joined(...text, count > 5 && "Among them:"), yes, isDanger, sample, "", count)) { report(await call("POST", path, { ...order, dry_run: false, expect: count }), dry); refreshNow(); }
+  if (title && await ask(title, joined(...text, count > 5 && "Including:"), yes, isDanger, sample, "", count)) { report(await call("POST", path, { ...order, dry_run: false, expect: count }), dry); refreshNow(); }
 });
 const words = { retry: ["Retry", "retried"], cancel: ["Cancel", "cancelled"], run: ["Run now", "started"], delete: ["Delete", "deleted"] };
 // <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
@@ -184,15 +184,15 @@ const bulk = (button) => {
 const reprocess = (button) => {
   const plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
   twice(button, "/files/reprocess", JSON.parse(button.dataset.reprocess), (dry) => dry.enqueued, ({ missing, unfinished, enqueued, files }) => {
-    const left = [missing && `${plural(missing)} no longer there`, unfinished && `${plural(unfinished)} unfinished`].filter(Boolean).join(", ");
-    if (!enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return []; }
-    return [`Reprocess ${plural(enqueued)}?`, [left && `Left out: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.path)];
+    const left = [missing && `${plural(missing)} missing`, unfinished && `${plural(unfinished)} unfinished`].filter(Boolean).join(", ");
+    if (!enqueued) { toast(`Nothing to reprocess${left ? `: ${left}` : ""}.`, true); return []; }
+    return [`Reprocess ${plural(enqueued)}?`, [left && `Skipped: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.path)];
   }, (found) => toast(`${plural(found.enqueued)} enqueued again.`));
 };
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
 const tellFate = async (area, name, query) => { // the list may show the file on a later page only
-  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "not found yet" });
+  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waiting for the producer" });
   line.append(make("a", { href: `${base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
   if (all("p", area).length > 5) return; // enough that are followed at the same time
   line.append(" ", state);
