@@ -88,7 +88,7 @@ _CHANGED = frozenset([*(word for one in JobAction for word in (one.done, f"would
 
 NO_RECORD = "no job has this id, or its record has expired"
 _NOT_TO_CANCEL = f"{NO_RECORD}, or {UNCLAIMED}; 'fileq cancel --all' also finds such jobs"
-NOT_A_JOB = "these bytes are not a job, and they would only die again; delete them"
+NOT_A_JOB = "these bytes are not a job and would only die again; delete them"
 LEFT = "it left the dead-letter queue a moment ago"
 CHANGED_ELSEWHERE = "its state changed a moment ago"
 OUT_OF_REACH = "another program pushed it; it can be cancelled near the front of its queue, or once it is claimed"
@@ -124,7 +124,7 @@ class ActionReport(Struct, frozen=True):
     count: Annotated[int, means("jobs that were changed, or would be in a dry run")]
     is_dry_run: bool
     results: Annotated[
-        tuple[JobChange, ...], means(f"each job that was named by its id; of others the first {NAMED}, refused first")
+        tuple[JobChange, ...], means(f"each job passed by id; of others the first {NAMED}, refused first")
     ]
 
     @property

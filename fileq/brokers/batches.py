@@ -86,7 +86,7 @@ class JoinResult(enum.StrEnum):
     JOINED = "joined"  # it is a member now; counted at once if it has ended
     MEMBER = "member"  # it was a member of this batch already
     ELSEWHERE = "elsewhere"  # it is unfinished or dead, and a member of another batch
-    CLOSED = "closed"  # the batch no longer takes jobs, or does not exist
+    CLOSED = "closed"  # the batch no longer accepts jobs, or does not exist
 
 
 def check_new_batch(new: NewBatch, known: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ def parent_refused(id: str, parent: Batch | None, name: str) -> BrokerError:
     if parent is None:
         return BrokerError(f"batch {id} can't be created: its parent {name} does not exist")
     reason = "is cancelled" if parent.is_cancelled else f"is {parent.state}"
-    return BrokerError(f"batch {id} can't be created: its parent {name} {reason} and no longer takes jobs")
+    return BrokerError(f"batch {id} can't be created: its parent {name} {reason} and no longer accepts jobs")
 
 
 def too_deep(id: str) -> BrokerError:

@@ -156,7 +156,7 @@ def outline_of(record: Record) -> Record:
 def check_page(place: str, size: int, queues: Sequence[str]) -> None:
     places = (*queues, "scheduled", PROCESSING, *NEWEST_FIRST)
     if place not in places:
-        raise BrokerError(f"no place is called {place!r}; there are {', '.join(places)}")
+        raise BrokerError(f"no place is named {place!r}; known: {', '.join(places)}")
     if size < 1:
         raise BrokerError(f"size is {size}; a page has at least 1 job")
 

@@ -112,7 +112,7 @@ def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
     """Raises BrokerError for a queue that is not configured: no worker would claim from it."""
     for name in wanted:
         if name not in known:
-            raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
+            raise BrokerError(f"no queue is named {name!r}; known: {', '.join(known)}")
 
 
 def check_entries(entries: Sequence[Entry | FollowUp], known: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ class EnqueueResult(enum.StrEnum):
     KNOWN = "known"  # the ledger knows this version
     DUPLICATE = "duplicate"  # a job with this id still has a record, or an unfinished job has its unique key
     THROTTLED = "throttled"  # no permit is left in this window; try again after `wait_ms`
-    REFUSED = "refused"  # it joins a batch that no longer takes jobs, or that does not exist
+    REFUSED = "refused"  # it joins a batch that no longer accepts jobs, or that does not exist
 
 
 class Enqueued(Struct, frozen=True):

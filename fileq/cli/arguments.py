@@ -181,16 +181,16 @@ def check_choice(options: argparse.Namespace, wanted: JobFilter, command: str, w
     """ConfigError unless the line gives ids, or --all with any filters."""
     has_filters = _has_filters(wanted)
     if options.ids and (options.all or has_filters):
-        raise ConfigError(f"give ids, or --all with filters such as --match; not both; see '{command} --help'")
+        raise ConfigError(f"specify either ids or --all with filters such as --match; see '{command} --help'")
     if not options.ids and not options.all:
-        named = "--all as well" if has_filters else "ids, or --all with filters such as --match"
-        raise ConfigError(f"which {what}? give {named}; see '{command} --help'")
+        named = "filters need --all" if has_filters else f"specify {what} by id, or --all with filters such as --match"
+        raise ConfigError(f"{named}; see '{command} --help'")
 
 
 def check_filtered(options: argparse.Namespace, wanted: JobFilter, command: str, what: str) -> None:
     """ConfigError unless the line gives a filter or --all."""
     if not options.all and not _has_filters(wanted):
-        raise ConfigError(f"which {what}? give filters such as --match, or --all; see '{command} --help'")
+        raise ConfigError(f"specify {what} with filters such as --match, or --all; see '{command} --help'")
 
 
 def _has_filters(wanted: JobFilter) -> bool:

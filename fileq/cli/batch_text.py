@@ -20,7 +20,7 @@ _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
 def render_batches(batches: Sequence[BatchDocument], screen: Screen) -> list[str]:
     if not batches:
-        return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program creates one"]
+        return ["no batches; create one with 'fileq batch create' or 'fileq enqueue --batch NAME'"]
     has_deleted = any(one.deleted for one in batches)  # rare; without the column all fits in 80
     deleted = ["deleted"] if has_deleted else []
     rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", *deleted, "age"]]
@@ -49,7 +49,7 @@ def render_batch(one: BatchDocument, screen: Screen) -> list[str]:
         ("name", one.name),
         ("status", Cell(state, _state(one).style)),
         ("parent", one.parent or ""),
-        ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
+        ("failures", "allowed" if one.allow_failures else "the first dead job cancels the rest"),
         ("queue", one.priority),
         ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
         ("created", when(one.created_at)),
@@ -63,7 +63,7 @@ def render_batch(one: BatchDocument, screen: Screen) -> list[str]:
 def _callback(callback: CallbackDocument) -> Cell:
     if not callback.is_fired:
         return Cell("not enqueued", "dim")
-    what = f"{callback.type or '?'}, job {callback.job_id}: {callback.status or 'its record is gone'}"
+    what = f"{callback.type or '?'}, job {callback.job_id}: {callback.status or 'record expired'}"
     error = f": {callback.error}" if callback.error and callback.status != "completed" else ""
     return Cell(what + error, STATE_STYLES.get(callback.status or "", ""))
 
@@ -78,7 +78,7 @@ def _failures(one: BatchDocument, screen: Screen) -> list[str]:
     for failure in one.failures:
         lines.append(f"  {printable(failure.id)}  {name_of(failure.path or '', failure.type, '').strip()}")
         lines += [f"  {line}" for line in _indented(failure.error or "", screen)[:1]]
-    return [*lines, f"'fileq batch retry {printable(one.id)}' runs them again"]
+    return [*lines, f"to retry them: 'fileq batch retry {printable(one.id)}'"]
 
 
 def _indented(error: str, screen: Screen) -> list[str]:
@@ -98,7 +98,7 @@ def progress_line(status: BatchDocument, width: int) -> str:
 
 def ending_line(one: BatchDocument) -> str:
     counts = ", ".join(f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name)))
-    return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.status}: {counts or 'it is empty'}")
+    return printable(f"batch {one.id} {'cancelled' if one.is_cancelled else one.status}: {counts or 'no jobs'}")
 
 
 def shown_wait(broker: FullBroker, id: str) -> BatchDocument:

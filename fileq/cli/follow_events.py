@@ -89,11 +89,11 @@ def follow(broker: FullBroker, events: EventFilter, report: Callable[[str], None
 
     def report_outage(text: str) -> None:
         events.show_all()
-        report(f"{text}; events published in the meantime are missing" if text == AGAIN else text)
+        report(f"{text}; events published in the meantime were missed" if text == AGAIN else text)
 
     subscription = LastingSubscription(broker.subscribe, report_outage)
     try:
-        report(f"following the events of {broker_name(broker.kind)} at {broker.where}; Ctrl-C ends")
+        report(f"following events on {broker_name(broker.kind)} at {broker.where}; press Ctrl-C to stop")
         while True:
             event = subscription.get(events.wait_s())
             if event is not None:

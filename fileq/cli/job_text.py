@@ -101,13 +101,13 @@ def render_peek(found: Mapping[str, Sequence[JobDocument]], queues: Sequence[str
 
 def render_job(job: JobDocument, screen: Screen) -> list[str]:
     is_stopping = job.is_cancel_requested and job.status == "running"
-    state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
+    state = Cell("running, cancelling", "yellow") if is_stopping else _state_cell(job)
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(job.id, "bold")),
         ("status", state),
         *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job))),
         ("file", job.path or ""),
-        ("came from", job.moved_from or ""),
+        ("moved from", job.moved_from or ""),
         ("moved to", moved_to_of(job)),
         ("type", job.type or ""),
         ("size", plural(job.filesize, "byte") if job.path or not job.is_job else ""),
@@ -115,7 +115,7 @@ def render_job(job: JobDocument, screen: Screen) -> list[str]:
         ("queue", job.queue),
         ("batch", job.batch_id or ""),
         ("failed attempts", _failures(job)),
-        ("deaths", deaths_text(job)),
+        ("recoveries", deaths_text(job)),
         ("created", when(job.created_at)),
         ("deadline", when(job.deadline)),
         ("deferred", _deferrals(job)),
@@ -147,7 +147,7 @@ def _waits(job: JobDocument) -> list[str]:
     """Until when a job waits and why, and what else keeps it from running."""
     lines = []
     if job.status in DELAYED_STATES:
-        why = "its last attempt failed" if job.status == "retrying" else "it was enqueued for that time"
+        why = "the last attempt failed" if job.status == "retrying" else "scheduled for then"
         lines.append(f"until {when(job.scheduled_at)}: {printable(job.deferred or '') or why}")
     return [*lines, *job.waits_for]
 
@@ -161,7 +161,7 @@ def _failures(job: JobDocument) -> str:
     """Of this life of the job; its history below has the attempts of all."""
     count = job.retry_count
     is_put_back = sum(attempt.outcome == "failed" for attempt in job.attempts) > count
-    return f"{count}{', since it was retried' if is_put_back else ''}" if count or is_put_back else ""
+    return f"{count}{' since the manual retry' if is_put_back else ''}" if count or is_put_back else ""
 
 
 def _attempts(job: JobDocument, screen: Screen) -> list[str]:
@@ -169,7 +169,7 @@ def _attempts(job: JobDocument, screen: Screen) -> list[str]:
         return []
     lines = ["", screen.paint("attempts", "bold")]
     if forgotten := job.attempt_count - len(job.attempts):
-        lines.append(f"  the first {forgotten} are no longer recorded")
+        lines.append(f"  the first {forgotten} are no longer kept")
     for attempt, previous in _with_previous(job.attempts):
         # The job's own error, that of the last one, was printed above.
         is_printed = attempt.error == job.error
@@ -197,11 +197,11 @@ def attempt_lines(
     after = f"after {short_duration(attempt.duration_s)}"
     if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
         # The worker died at an unknown time before that.
-        after = f"(found {short_duration(attempt.duration_s)} after its start)"
+        after = f"(detected {short_duration(attempt.duration_s)} after it started)"
     line = f"  {attempt.number}  {at}Z  {outcome} {after}"
     is_repeated = previous is not None and bool(attempt.error) and previous.error == attempt.error
     line += ", same error" if is_repeated else ""
-    where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"
+    where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while pending"
     lines = [line, screen.paint(f"     {where}", "dim")]
     if attempt.reason:
         lines.append(f"     {attempt.reason}")
@@ -233,15 +233,15 @@ def render_trace(trace: LocalTrace, screen: Screen) -> list[str]:
         lines.append(screen.paint(f"missing since {when(trace.missing_since)}", "yellow"))
     if (now := trace.untaken) is not None:
         facts = f"{plural(now.size, 'byte')}, modified {moment(now.modified_ns // 1_000_000)}"
-        lines.append(screen.paint(f"changed since its newest known version: {facts}", "yellow"))
+        lines.append(screen.paint(f"changed since the newest known version: {facts}", "yellow"))
         lines.append(screen.paint(f"  not enqueued: {printable(now.reason)}", "yellow"))
     if (maker := trace.made_by) is not None:
         subject = printable(maker.path or maker.type or "")
-        lines.append(f"created from {f'{subject} by ' if subject else ''}job {printable(maker.job_id)}")
+        lines.append(f"created by job {printable(maker.job_id)}{f' ({subject})' if subject else ''}")
     for version in trace.versions:
         lines += ["", *_version_lines(version, _title_of(version, trace), screen)]
         if version.job is not None and version.job.path != trace.path:
-            lines.append(f"  path of its job: {printable(version.job.path or '')}")
+            lines.append(f"  job path: {printable(version.job.path or '')}")
     return lines
 
 
@@ -249,7 +249,7 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
     if version.is_in_ledger:
         return "newest version" if version.is_newest else "earlier version"
     if version.job is not None and version.job.path != trace.path:
-        return "job of a file that was moved here"
+        return "job of a file moved here"
     if version is trace.versions[0]:
         return "newest job of this file" if len(trace.versions) > 1 else "job of this file"
     job, newest = version.job, trace.versions[0].job
@@ -260,7 +260,7 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
 def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[str]:
     lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
     if version.job is None:
-        return [*lines, "  ended; its record has expired (worker.history_ttl) or was deleted"]
+        return [*lines, "  ended; the record has expired (worker.history_ttl) or was deleted"]
     job = version.job
     lines.append(f"  enqueued {when(job.created_at)} in queue {printable(job.queue)}")
     for attempt, previous in _with_previous(version.job.attempts):
@@ -270,9 +270,9 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[st
     due = f", due {when(job.scheduled_at)}" if job.status in DELAYED_STATES else ""
     on = f" on {printable(job.worker_id or '')} since {when(job.started_at)}" if job.status == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
-    lines.append(f"  now {state}{ended}{due}{on}{why}")
+    lines.append(f"  {state}{ended}{due}{on}{why}")
     if job.status == "dead" and (more := _only_in_show(version.job)):
-        lines.append(f"  'fileq show {printable(job.id)}' has {more}")
+        lines.append(f"  for {more}: 'fileq show {printable(job.id)}'")
     lines += [f"  waits: {reason}" for reason in version.job.waits_for]
     if moved_to := moved_to_of(job):
         lines.append(f"  moved to {moved_to}")
@@ -282,7 +282,7 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[st
 def _only_in_show(job: JobDocument) -> str:
     """What `fileq show` prints of the attempts and `fileq trace` does not."""
     parts = ["the traceback"] if any(attempt.traceback for attempt in job.attempts) else []
-    parts += ["what the handler printed"] if any(attempt.output for attempt in job.attempts) else []
+    parts += ["the handler's output"] if any(attempt.output for attempt in job.attempts) else []
     return " and ".join(parts)
 
 
@@ -317,7 +317,7 @@ def deaths_text(job: JobDocument) -> str:
         return ""
     if job.status == "dead" and job.attempts and job.attempts[-1].outcome == "died":
         return f"{job.recoveries}, more than worker.max_recoveries allows"
-    return f"{job.recoveries}; with more than worker.max_recoveries it would be dead"
+    return f"{job.recoveries}; more than worker.max_recoveries make the job dead"
 
 
 # Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal. If its file was
@@ -334,7 +334,7 @@ def render_dead(dead: DeadJobs, screen: Screen) -> list[str]:
     lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
-    next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
+    next_steps = "details: 'fileq show ID'; retry: 'fileq dlq retry ID'"
     return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {next_steps}"]
 
 
@@ -346,7 +346,7 @@ def _job_lines(job: JobDocument, id: str, screen: Screen) -> list[str]:
         f"{screen.paint(printable(id), 'bold')}  {facts}",
         f"  {cut(_name_of(job), screen.width - 2, from_left=True)}",
         *([f"  moved to {cut(moved_to, screen.width - 11, from_left=True)}"] if moved_to else []),
-        *([f"  came from {cut(moved_from, screen.width - 12, from_left=True)}"] if moved_from else []),
+        *([f"  moved from {cut(moved_from, screen.width - 13, from_left=True)}"] if moved_from else []),
         f"  {screen.paint(error, 'red')}",
     ]
 
@@ -358,7 +358,7 @@ def render_groups(found: DeadGroups, screen: Screen) -> list[str]:
     shown = f"{len(found.groups)} of " if len(found.groups) < found.group_count else ""
     newest = f"the newest {number(found.scanned)} of " if found.is_partial else ""
     looked = newest + plural(found.total if found.is_partial else found.scanned, "dead job")
-    next_step = "; 'fileq dlq retry --all --fingerprint HEX' to retry a group" if found.by == "fingerprint" else ""
+    next_step = "; retry a group: 'fileq dlq retry --all --fingerprint HEX'" if found.by == "fingerprint" else ""
     return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked}{next_step}"]
 
 

@@ -47,10 +47,10 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 # The same for options, where the command has the second and not the first.
 _OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--state": "--status"}
 # Commands of other programs, and what fileq has instead.
-_STOP = "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"
-_LOGS = "'fileq events' follows the jobs; the log of a worker goes to its stderr"
-_WITHOUT = "a role starts without this word: 'fileq worker', 'fileq all DIR'"
-_RELOAD = "SIGHUP reloads the handlers and settings of a service; a role in a terminal is stopped by it"
+_STOP = "to stop a role, press Ctrl-C or send SIGTERM to its pid ('fileq workers' shows it)"
+_LOGS = "'fileq events' follows jobs; workers log to stderr"
+_WITHOUT = "start a role by its name: 'fileq worker', 'fileq all DIR'"
+_RELOAD = "SIGHUP makes a service reload its handlers and settings, but stops a role in a terminal"
 INSTEAD = {
     "retry": "'fileq dlq retry ID' retries a dead job",
     "log": _LOGS,
@@ -61,7 +61,7 @@ INSTEAD = {
     "shutdown": _STOP,
     "down": _STOP,
     "kill": f"'fileq cancel ID' cancels a job; {_STOP}",
-    "restart": f"{_STOP}; then start it again. {_RELOAD}",
+    "restart": f"{_STOP}, then start it again. {_RELOAD}",
     "reload": f"{_RELOAD}; 'fileq workers' shows its pid",
     "status": "'fileq status' shows the queues, 'fileq workers' the workers",
     "stats": "'fileq stats' shows the queues, 'fileq workers' the workers",
@@ -81,7 +81,7 @@ _TAKE_A_VALUE = ("--config", "--set")
 _SECTIONS = (
     ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
     ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
-    ("Operations (the word 'admin' may be left out: 'fileq stats')", lambda words: words[0] == "admin"),
+    ("Operations ('admin' is optional: 'fileq stats')", lambda words: words[0] == "admin"),
 )
 _INDENT = " " * 6
 _MEANING_COLUMN = 24
@@ -185,7 +185,7 @@ def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
         if value not in ROLES:
             raise ConfigError(f"--role is {value!r}; it must be one of {', '.join(ROLES)}; see 'fileq --help'")
         if role and role != value:
-            raise ConfigError(f"--role is both {role!r} and {value!r}; give one; see 'fileq --help'")
+            raise ConfigError(f"--role is both {role!r} and {value!r}; pass one; see 'fileq --help'")
         role = value
         del tokens[i : i + width]
         end -= width
@@ -249,7 +249,7 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuses empty values. In a script they are variables that are not set, and a filter must not vanish so."""
         if "" in arg_strings and action.type is not text_or_empty:
-            advice = "give a value" if action.required else "give a value, or leave it out"
+            advice = "pass a value" if action.required else "pass a value, or omit it"
             raise argparse.ArgumentError(action, f"is empty; {advice}")
         return super()._get_values(action, arg_strings)
 
@@ -260,7 +260,7 @@ class Parser(argparse.ArgumentParser):
             name = flag.removeprefix("--").upper()
             if flag.startswith("--") and flag not in self._option_string_actions and name in names:
                 usage = " ".join(map(str, (self.prog, *names)))
-                self.error(f"unknown option {flag!r}; {name} is given without it: {usage} …")
+                self.error(f"unknown option {flag!r}; pass {name} as an argument: {usage} …")
 
     def _check_repeated(self, tokens: Sequence[str]) -> None:
         """argparse would silently take the last value. A flag without a value, such as --json, may be repeated."""
@@ -271,7 +271,7 @@ class Parser(argparse.ArgumentParser):
             if action is None or action.nargs == 0 or isinstance(action, argparse._AppendAction):
                 continue
             if action.dest in seen:
-                self.error(f"{flag} is given twice; give it once")
+                self.error(f"{flag} can be used only once")
             seen.add(action.dest)
 
     def _without_alias(self, token: str) -> str:
@@ -314,9 +314,7 @@ class Parser(argparse.ArgumentParser):
             if said == "expected one argument":
                 long = name.rpartition("/")[2]
                 said = (
-                    f"needs a value; write one that begins with - as {long}=VALUE"
-                    if long[:2] == "--"
-                    else "needs a value"
+                    f"needs a value; if it begins with -, write {long}=VALUE" if long[:2] == "--" else "needs a value"
                 )
             message = f"{name} {said}"
         message = message.replace("not allowed with argument", "can't be used with")
@@ -358,7 +356,7 @@ def add_common(group: Any) -> None:
     )
     amount = group.add_mutually_exclusive_group()
     amount.add_argument("-v", "--verbose", action="store_true", help="log level debug")
-    quiet = "log level warn; a command that changes something prints only errors, and new ids and secrets"
+    quiet = "log level warn; commands that change something print only errors, new ids and secrets"
     amount.add_argument("-q", "--quiet", action="store_true", help=quiet)
 
 

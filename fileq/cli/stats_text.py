@@ -66,14 +66,14 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     rows.append(("scheduled", number(stats.scheduled), "", _scheduled(stats)))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
-    kept = f"kept, of {number(total)} in total" if total != stats.completed else ""
+    kept = f"kept, of {number(total)} in all" if total != stats.completed else ""
     rows.append(("completed", number(stats.completed), "", kept))
     if stats.cancelled:
         rows.append(("cancelled", number(stats.cancelled), "", ""))
-    style, advice = ("red", "see: fileq dlq list") if stats.dead else ("", "")
+    style, advice = ("red", "see 'fileq dlq list'") if stats.dead else ("", "")
     rows.append((Cell("dead", style), Cell(number(stats.dead), style), "", advice))
     if stats.orders:
-        rows.append(("after a job", number(stats.orders), "", "files to be moved or deleted (worker.after)"))
+        rows.append(("after jobs", number(stats.orders), "", "files to move or delete (worker.after)"))
     if stats.schedules.count:
         rows.append(("schedules", number(stats.schedules.count), "", _schedules(stats)))
     return table(rows, screen, right=(1, 2), from_left=False)
@@ -81,7 +81,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
 
 def _scheduled(stats: Stats) -> str | Cell:
     if stats.deferred:
-        return Cell(f"{number(stats.deferred)} deferred by circuit breakers, see below", "yellow")
+        return Cell(f"{number(stats.deferred)} deferred by circuit breakers (see below)", "yellow")
     return "scheduled, retrying or deferred" if stats.scheduled else ""
 
 
@@ -97,7 +97,7 @@ def _schedules(stats: Stats) -> Cell:
     late, paused = stats.schedules.late, stats.schedules.paused
     if late:
         more = f" and {number(len(late) - 3)} more" if len(late) > 3 else ""
-        return Cell(f"late: {', '.join(late[:3])}{more}; see: fileq schedule list", "red")
+        return Cell(f"late: {', '.join(late[:3])}{more}; see 'fileq schedule list'", "red")
     return Cell(f"{number(paused)} paused", "yellow") if paused else Cell("")
 
 
@@ -137,24 +137,24 @@ def _amount(throughput: Throughput, name: str, is_now: bool) -> str:
 def _eta(stats: Stats, screen: Screen) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
-    to_do = f"{plural(backlog, 'job')} to do"
+    to_do = f"{plural(backlog, 'job')} left"
     aside = f"; {number(paused)} more in paused queues" if paused else ""
     aside += f"; {number(stats.scheduled)} scheduled, retrying or deferred" if stats.scheduled else ""
     if not backlog:
-        return f"{'0 jobs are pending' if stats.scheduled else 'No job is pending'}{aside}."
+        return f"No jobs pending{aside}."
     living = [process for process in stats.workers if process.is_alive]
     if not living:
         return screen.line(f"{to_do}; no worker is running{aside}.", "red")
     if not any(process.is_claiming for process in living):
         is_draining = all(process.is_draining for process in living)
-        stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, no job is claimed"
+        stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, so no jobs start"
         return screen.line(f"{to_do}; {stopped}{aside}.", "red")
     if stats.eta_s is None and stats.eta_per_second:
         longest = max((slot.running_s or 0.0 for process in stats.workers for slot in process.jobs), default=0.0)
-        why = f"time left unknown: one has run for {age(longest)}, longer than the others took"
+        why = f"time left unknown: one job has been running for {age(longest)}, longer than usual"
         return screen.line(f"{to_do}; {why}{aside}.", "yellow")
     if stats.eta_s is None:
-        return screen.line(f"{to_do}; none was completed recently{aside}.", "yellow")
+        return screen.line(f"{to_do}; none completed recently{aside}.", "yellow")
     basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"
     speed = f"({rate(stats.eta_per_second or 0.0)} {basis})"
     return screen.line(f"{to_do}, done in about {age(stats.eta_s)} {speed}{aside}.")
@@ -275,13 +275,13 @@ def _error_line(stats: Stats, screen: Screen) -> list[str]:
 
 def _which_errors(stats: Stats) -> str:
     """Why the errors are more than the failed attempts."""
-    parts = ["of failed attempts"]
+    parts = ["failed attempts"]
     if any(error.kind in DEATH_KINDS for error in stats.errors):
-        parts.append("of crashes")
+        parts.append("crashes")
     if stats.this_hour.refused or stats.last_hour.refused:
-        parts.append("of refused jobs")
+        parts.append("refused jobs")
     *first, last = parts
-    return f", {', '.join(first)} and {last}" if first else ""
+    return f" from {', '.join(first)} and {last}" if first else ""
 
 
 def _errors(stats: Stats, screen: Screen) -> list[str]:
@@ -329,7 +329,7 @@ def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:
         return []
     most_first = sorted(one.last_scan.skipped.items(), key=lambda item: (-item[1], item[0]))
     counts = ", ".join(f"{number(count)} {printable(reason)}" for reason, count in most_first)
-    return [screen.line(f"  skipped {counts}; 'fileq trace PATH' says why")]
+    return [screen.line(f"  skipped {counts}; for the reason: 'fileq trace PATH'")]
 
 
 def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[str]:
@@ -359,6 +359,6 @@ def refreshed(
         except BrokerUnavailable as error:
             now_s = time.monotonic()
             down_since_s = down_since_s or now_s
-            outage = f"unreachable for {age(now_s - down_since_s)}, trying again: {error}"
+            outage = f"unreachable for {age(now_s - down_since_s)}, reconnecting: {error}"
         yield stats, outage
         sleep(interval_s)

@@ -71,7 +71,7 @@ class BatchHandle:
     def add(
         self, task: TaskDefinition[Any, Any] | str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]
     ) -> Handle[Any]:
-        """Enqueues a job as Client.enqueue() does; it is a member. BatchError once the batch no longer takes jobs.
+        """Enqueues a job as Client.enqueue() does; it is a member. BatchError once the batch no longer accepts jobs.
 
         A job that is not enqueued because of its id or unique key (`fate` is "duplicate") does not become a member."""
         return self.add_many([TaskCall(task, payload, **options)])[0]

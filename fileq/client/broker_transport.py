@@ -72,7 +72,7 @@ class BrokerTransport:
         pairs = zip(requests, accepted, strict=True)
         if refused := [one.options.batch for one, job in pairs if job.fate == EnqueueResult.REFUSED]:
             raise BatchError(
-                f"batch {refused[0]} no longer takes jobs, or does not exist; {len(refused)} of {len(requests)} "
+                f"batch {refused[0]} no longer accepts jobs, or does not exist; {len(refused)} of {len(requests)} "
                 "jobs were not enqueued"
             )
         return accepted

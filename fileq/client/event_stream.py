@@ -136,7 +136,7 @@ def _pattern(text: str) -> str:
     """`job.dead` means `job:dead`. ConfigError for a pattern that no event can match."""
     pattern = text.replace(".", ":")
     if not any(fnmatchcase(name, pattern) for name in NAMES):
-        raise ConfigError(f"no event matches {text!r}; there are {', '.join(NAMES)}")
+        raise ConfigError(f"no event matches {text!r}; known: {', '.join(NAMES)}")
     return pattern
 
 

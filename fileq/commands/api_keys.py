@@ -44,7 +44,7 @@ class KeySummary(Struct, frozen=True):
     allowed_types: Annotated[tuple[str, ...], means("the job types it is restricted to")] = ()
     path_prefix: Annotated[str, means("the directory it is restricted to; both empty: unrestricted")] = ""
     is_expired: Annotated[bool, means("it is no longer accepted")] = False
-    is_login: Annotated[bool, means("it belongs to a browser session started with a one-time link")] = False
+    is_login: Annotated[bool, means("belongs to a browser session started with a one-time link")] = False
 
 
 class NewKey(Struct, frozen=True):
@@ -52,7 +52,7 @@ class NewKey(Struct, frozen=True):
     name: Annotated[str, means("as given")]
     scopes: tuple[Scope, ...]
     expires: Time
-    key: Annotated[str, means("the key; shown only this once")]
+    key: Annotated[str, means("the key; shown only once")]
 
     def __repr__(self) -> str:
         return f"NewKey({self.id!r}, {self.name!r})"
@@ -136,7 +136,7 @@ class KeyStore:
         if problems := [*_problems(options, now_ms)]:
             raise ConfigError(problems)
         if len(known) >= KEYS_MAX:
-            raise ConfigError(f"there are {len(known)} keys; at most {KEYS_MAX} are allowed: revoke some")
+            raise ConfigError(f"there are {len(known)} keys; at most {KEYS_MAX} are allowed; revoke some")
         if any(one.name == options.name for one in known.values()):
             raise ConfigError(f"a key named {options.name!r} already exists; choose another name or revoke it")
         id, text = new_key()
@@ -208,7 +208,7 @@ class KeyStore:
         needs no key: a program that can write to the broker can make keys too."""
         self.remove_stale()
         if len(LOGIN_LINKS.all(self._catalog)) >= LINKS_MAX:
-            raise ConfigError(f"there are {LINKS_MAX} unused links; open one of them, or wait until they expire")
+            raise ConfigError(f"there are {LINKS_MAX} unused links; use one of them, or wait until they expire")
         import secrets  # slow to import
 
         token = secrets.token_urlsafe(32)
@@ -259,13 +259,13 @@ def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:
     if not (0 < len(name) <= KEY_NAME_LENGTH and name.isprintable() and name == name.strip()):
         problems.append(f"the name is {name!r:.120}; use 1 to {KEY_NAME_LENGTH} printable characters")
     if not options.scopes:
-        problems.append(f"the key has no scope; give one or more of {', '.join(Scope)}")
+        problems.append(f"the key has no scope; choose one or more of {', '.join(Scope)}")
     if options.expires_ms > LATEST_MS:
         problems.append(
-            "the key would expire after the year 9999; give an earlier time, or none for a key that does not expire"
+            "the expiry time is after the year 9999; choose an earlier one, or omit it for a key that never expires"
         )
     elif options.expires_ms and options.expires_ms <= now_ms:
-        problems.append("the expiry time has passed; give a future time")
+        problems.append("the expiry time is in the past")
     if len(options.allowed_types) > TYPES_MAX:
         problems.append(f"{len(options.allowed_types)} types are too many; at most {TYPES_MAX} are allowed")
     prefix = options.path_prefix

@@ -27,7 +27,7 @@ from fileq.queries.documents import BatchDocument, batch_document, unknown_batch
 
 
 def open_batch(broker: FullBroker, id: str) -> BatchDocument | None:
-    """The batch with this id, to add to it; None if there is none. BatchError if it no longer takes jobs."""
+    """The batch with this id, to add to it; None if there is none. BatchError if it no longer accepts jobs."""
     try:
         [view] = broker.batches_by_id([id])
     except BrokerError as error:
@@ -38,7 +38,7 @@ def open_batch(broker: FullBroker, id: str) -> BatchDocument | None:
     batch = batch_document(view)
     if batch.is_cancelled or batch.status != BatchState.OPEN:
         status = "cancelled" if batch.is_cancelled else batch.status
-        raise BatchError(f"batch {id} is {status}; it no longer takes jobs")
+        raise BatchError(f"batch {id} is {status}; it no longer accepts jobs")
     return batch
 
 
@@ -58,7 +58,7 @@ def fill(
     try:
         enqueuing.enqueue(entries)
         if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):
-            raise BatchError(f"batch {batch.id} no longer takes jobs; {refused} of {len(entries)} are not enqueued")
+            raise BatchError(f"batch {batch.id} no longer accepts jobs; {refused} of {len(entries)} were not enqueued")
     except BaseException:
         if isinstance(batch, BatchRequest):
             with suppress(FileqError):  # then it is cancelled after 24 hours

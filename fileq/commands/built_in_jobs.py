@@ -139,7 +139,7 @@ def _sha256(file: FileIO, size: int, context: Context) -> str:
 def _continue(context: Context) -> None:
     """Raises FileqError if the job is to stop. Which outcome that has, the executor knows."""
     if context.cancelled.is_set():
-        raise FileqError("stopped before its end")
+        raise FileqError("stopped early")
 
 
 def _delivered(check: DeliveryCheck, config: Config) -> int:

@@ -24,12 +24,12 @@ from fileq.handlers.routes import Routes, made_job_problems, warnings_before_imp
 
 
 class ConfigCheck(Struct, frozen=True):
-    is_ok: Annotated[bool, means("there is no problem; else the exit code is 2")]
+    is_ok: Annotated[bool, means("no problems; else the exit code is 2")]
     problems: Annotated[tuple[str, ...], means("all problems")] = ()
     path: Annotated[str | None, means("the file that was read, if any")] = None
-    broker: Annotated[str | None, means("which broker, its address, and the setting that selected it")] = None
-    ignored: Annotated[tuple[str, ...], means("FILEQ_ variables in the environment that name no setting")] = ()
-    warnings: Annotated[tuple[str, ...], means("what is valid but may surprise")] = ()
+    broker: Annotated[str | None, means("the broker, its address, and the setting that selected it")] = None
+    ignored: Annotated[tuple[str, ...], means("FILEQ_ environment variables that match no setting")] = ()
+    warnings: Annotated[tuple[str, ...], means("valid settings that may surprise")] = ()
     handlers: Annotated[tuple[str, ...] | None, means("the routes in order, with --handlers; else null")] = None
 
 

@@ -101,7 +101,7 @@ def check_scan_dir(loaded: Loaded, role: str, app_dir: str) -> Iterator[Finding]
         yield wrong(
             "scan_dir",
             f"{_directories(tree.unreadable)} below {scan_dir} can't be read, such as {first!r}",
-            "give this user the permissions r and x on each, or exclude it",
+            "grant this user r and x on each, or exclude it",
         )
     else:
         yield sound("scan_dir", f"{scan_dir}, {tree.shown}")
@@ -143,9 +143,9 @@ def check_watching(config: Config) -> Iterator[Finding]:
     mode = config.producer.watch
     modes = WatchModes(mode, ScanDirMounts(root))
     if mode == "off":
-        yield sound("watching", "off: only rescans find new files")
+        yield sound("watching", "off: only full scans find new files")
     elif modes.is_event_free:
-        reason = "producer.watch is poll" if mode == "poll" else "its file system reports no changes made elsewhere"
+        reason = "producer.watch is poll" if mode == "poll" else "its file system does not report remote changes"
         yield sound("watching", f"by polling; {reason}")
     else:
         polled = len(modes.polled())
@@ -175,10 +175,10 @@ def _watches(root: bytes) -> Finding:
         wanted = max(1_048_576, 2 * tree.directories)
         return wrong(
             "inotify",
-            f"{tree.shown} to watch, but at most {limit} watches",
+            f"{tree.shown} to watch, but only {limit} watches allowed",
             f"sysctl fs.inotify.max_user_watches={wanted}; until then the producer polls",
         )
-    return sound("inotify", f"{tree.shown} to watch, at most {limit} watches for all of this user's programs")
+    return sound("inotify", f"{tree.shown} to watch; this user's programs may use {limit} watches")
 
 
 def max_watches() -> int | None:
@@ -200,9 +200,9 @@ def check_roots(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[F
         elif loaded.names_roots:
             key = "worker.allowed_roots" if config.worker.allowed_roots else "producer.scan_dir or worker.path_map"
             advice = f"mount it, {advice_for(what)}, or change {key}"
-            yield wrong("roots", f"{shown} {what}: no job with a file runs", advice)
+            yield wrong("roots", f"{shown} {what}: file jobs are deferred", advice)
         else:
-            yield unknown("roots", f"{shown} {what}: jobs with a file, if there are any, wait", advice_for(what))
+            yield unknown("roots", f"{shown} {what}: file jobs, if any, are deferred", advice_for(what))
     broker = catalog_of(config, open_it)
     try:
         infos = [view.info for view in broker.workers() if view.is_alive] if broker is not None else []
@@ -211,7 +211,7 @@ def check_roots(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[F
     others = {info.roots: f"{info.host}-{info.pid}" for info in infos if info.roots}
     for roots, who in others.items():
         if set(roots) != set(config.paths.allowed_there):
-            detail = f"worker {who} has other roots ({', '.join(roots)}) and runs only the jobs below them"
+            detail = f"worker {who} has other roots ({', '.join(roots)}) and runs only jobs below them"
             advice = "if it belongs to another application, give each its own sqlite.path or redis.prefix"
             yield unknown("roots", detail, advice)
 
@@ -227,8 +227,8 @@ def check_after(config: Config) -> Iterator[Finding]:
             shown = os.fsdecode(root)
             yield wrong(
                 "after",
-                f"{shown} is not writable, but worker.after removes files from it",
-                "give this user the permission w on it",
+                f"{shown} is not writable, but worker.after moves or deletes files in it",
+                "grant this user w on it",
             )
     for end, rule in active.items():
         if rule.startswith(MOVE):

@@ -27,7 +27,7 @@ from fileq.webhooks.subscriptions import Subscriptions
 SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
 _TIMEOUT_S = 1.0  # of GET /healthz
-_TZDATA_ADVICE = "install it: pip install tzdata; or the time zones of the system"
+_TZDATA_ADVICE = "run pip install tzdata, or install the system's time zones"
 
 
 def is_configured(loaded: Loaded) -> bool:
@@ -66,11 +66,11 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
     yield from expiring(valid)
     has_outside = bool(settings.api_key or settings.api_key_file)
     if valid or has_outside:
-        yield sound("server key", f"{len(valid)} on the broker{', one from outside' if has_outside else ''}")
+        yield sound("server key", f"{len(valid)} on the broker{', one configured' if has_outside else ''}")
     elif not is_loopback(settings.bind):
-        yield wrong("server key", f"there is none, and other machines can reach {settings.bind}", _KEY_ADVICE)
+        yield wrong("server key", f"no keys, and other machines can reach {settings.bind}", _KEY_ADVICE)
     else:
-        yield unknown("server key", "there is none; the server prints a link to log in once", _KEY_ADVICE)
+        yield unknown("server key", "no keys; the server prints a one-time login link", _KEY_ADVICE)
 
 
 def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
     for key in keys:
         left_ms, life_ms = key.expires_ms - wall_clock_ms(), key.expires_ms - key.created_ms
         if key.expires_ms and left_ms < min(SOON_MS, life_ms / 4):
-            advice = "create a new one, give it to its program, then revoke the old one"
+            advice = "create a new one, switch its program over, then revoke the old one"
             yield unknown("server key", f"{key.name!r} expires in {left_ms / 86_400_000:.1f} days", advice)
 
 
@@ -96,9 +96,9 @@ def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
     if not content:
         yield wrong(f"server {name}", f"{path} is empty", "write the secret into it")
     elif name == "api_key_file" and not is_outside_key(content):
-        yield wrong(f"server {name}", f"{path} must hold {OUTSIDE_KEY}", "write another one into the file")
+        yield wrong(f"server {name}", f"{path} must hold {OUTSIDE_KEY}", "write a different one into the file")
     elif username and is_guessable(username, content):
-        yield wrong(f"server {name}", f"the password {GUESSABLE}", "write another one into the file")
+        yield wrong(f"server {name}", f"the password {GUESSABLE}", "write a different one into the file")
     elif mode & stat.S_IROTH:
         yield unknown(f"server {name}", f"every user on this machine can read {path}", f"chmod o-r {path}")
     else:
@@ -108,12 +108,12 @@ def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
 def _network(config: Config) -> Iterator[Finding]:
     settings = config.server
     if settings.auth_header and any(ip_network(one).prefixlen == 0 for one in settings.trusted_proxies):
-        detail = f"server.trusted_proxies has all addresses: any client can name itself by {settings.auth_header}"
-        yield wrong("server proxy", detail, "list only the addresses of the proxy")
+        detail = f"server.trusted_proxies has all addresses: any client can choose its name in {settings.auth_header}"
+        yield wrong("server proxy", detail, "list only the proxy's addresses")
     if is_loopback(settings.bind):
         return
     if not settings.trusted_proxies:
-        advice = "put a proxy with TLS before it, and its address into server.trusted_proxies: docs/production.md"
+        advice = "put a TLS proxy in front of it and add its address to server.trusted_proxies (docs/production.md)"
         yield unknown("server TLS", f"http on {settings.bind}: keys are sent unencrypted", advice)
     else:
         yield sound("server TLS", f"left to the proxies {', '.join(settings.trusted_proxies)}")
@@ -128,7 +128,7 @@ def _uploads(loaded: Loaded) -> Iterator[Finding]:
     if what := directory_problem(os.fsencode(directory)):
         yield wrong("server uploads", f"{directory} {what}", f"{advice_for(what)}, or change server.upload_dir")
     elif not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        yield wrong("server uploads", f"{directory} is not writable", "give this user the permissions w and x on it")
+        yield wrong("server uploads", f"{directory} is not writable", "grant this user w and x on it")
     elif not _is_below(directory, loaded.config.producer.scan_dir):
         advice = "set server.upload_dir to a directory below it, unless another producer watches this one"
         yield unknown("server uploads", f"{directory} is not below producer.scan_dir", advice)

@@ -86,7 +86,7 @@ def _made(outcome: Done, route: BoundRoute) -> Iterator[str]:
         payload = f" with {request.payload.decode()}" if request.payload else ""
         yield f"would enqueue {os.fsdecode(request.path) or f'a job of type {request.type}{payload}'}"[:LONGEST_LINE]
     for output in made.outputs:
-        yield f"made {os.fsdecode(output.path)} ({output.size} bytes)"
+        yield f"created {os.fsdecode(output.path)} ({output.size} bytes)"
     if route.on_completed is not None:
         yield f"would enqueue a job of type {route.on_completed} (on_completed)"
 
@@ -112,7 +112,7 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
         raise ConfigError(routes.refusal(job))
     if is_outside:
         shown = ", ".join(map(os.fsdecode, paths.roots))
-        announce(f"note: the file is outside of {shown}; routes are matched against its name only")
+        announce(f"note: the file is outside {shown}; routes are matched against its name only")
     timeout_s = routes[number].timeout
     return Task(ClaimKey("try", 0), encode(job), number, where, roots, attempt=1, timeout_s=timeout_s)
 
@@ -137,16 +137,16 @@ def _failure(outcome: TaskOutcome, route: BoundRoute, config: Config) -> str:
     """What a worker would do with the job, and the error."""
     match outcome:
         case Failed() if outcome.is_permanent or not route.max_retries:
-            return f"would not be retried: {outcome.error}"
+            return f"a worker would not retry it: {outcome.error}"
         case Failed(after_s=None):
-            return f"would be retried: {outcome.error}"
+            return f"a worker would retry it: {outcome.error}"
         case Failed(after_s=float(after_s)):
-            return f"would be retried after {short_duration(after_s)}: {outcome.error}"
+            return f"a worker would retry it after {short_duration(after_s)}: {outcome.error}"
         case Died() if route.isolation == "thread":
-            return f"would end the whole worker (isolation: thread), it {outcome.error}"
+            return f"the worker would crash with it (isolation: thread): {outcome.error}"
         case Died():
             times = config.worker.max_recoveries
-            return f"would run again, at most {times} times, it {outcome.error}"
+            return f"a worker would rerun it up to {times} times: {outcome.error}"
     return f"stopped: {type(outcome).__name__}"
 
 

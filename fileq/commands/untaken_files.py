@@ -89,9 +89,9 @@ def why_not_taken(config: Config, path: bytes) -> str:
     if age_s < wait_s:
         changed = f"modified {short_duration(age_s)} ago" if age_s >= 0 else "modified in the future"
         wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
-        return f"it may still be written: it was {changed}, and {wanted}"
+        return f"it may still be being written: it was {changed}, and {wanted}"
     return (
-        "no rule excludes it: the next scan takes it, unless its producer was started with other settings; "
+        "no rule excludes it: the next scan will enqueue it, unless its producer was started with other settings; "
         "'fileq stats' shows which directory each producer scans, and how many entries it can't read"
     )
 
@@ -133,7 +133,7 @@ def _warning(glob: str, paths: list[bytes]) -> str:
     wanted = repr(glob[: -len(ending)] + ending) if is_ending else "a glob for them"
     advice = f"add {wanted} here and to a route"
     missed = f"{quoted_path(paths[0])}{more}"
-    return f"producer.include_globs: {glob!r} misses {missed} by upper and lower case; to take them {advice}"
+    return f"producer.include_globs: {glob!r} misses {missed} because of case; to include them, {advice}"
 
 
 class _Excluded(ProducerCounts):

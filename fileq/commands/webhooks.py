@@ -53,12 +53,12 @@ class WebhookSummary(Struct, frozen=True):
 
 class WebhookList(Struct, frozen=True):
     webhooks: tuple[WebhookSummary, ...]
-    problems: Annotated[tuple[str, ...], means("definitions that can't be read")]
+    problems: Annotated[tuple[str, ...], means("invalid definitions")]
 
 
 class NewSecret(Struct, frozen=True):
     name: Annotated[str, means("the webhook")]
-    secret: Annotated[str, means("signs the deliveries; shown only this once")]
+    secret: Annotated[str, means("signs the deliveries; shown only once")]
     previous_secret_until: Annotated[Time, means("until then, the old secret is valid too")]
 
 
@@ -70,8 +70,8 @@ class WebhookChange(Struct, frozen=True):
 class WebhookTest(Struct, frozen=True):
     name: Annotated[str, means("the webhook")]
     id: Annotated[str, means("the webhook-id of the message")]
-    answer_status: Annotated[int | None, means("status of the answer; null if there was none")]
-    answer: Annotated[str, means("beginning of the answer's body")]
+    answer_status: Annotated[int | None, means("status of the response; null if there was none")]
+    answer: Annotated[str, means("beginning of the response body")]
     error: Annotated[str, means("why it was not accepted; empty if it was")]
     duration_s: float
 
@@ -83,7 +83,7 @@ class DeliverySummary(Struct, frozen=True):
     event: Annotated[str, means("such as job.dead")]
     job_id: Annotated[str | None, means("the job that the event is about")]
     status: Annotated[str, means("of the delivery job")]
-    answer_status: Annotated[int | None, means("status of the last answer; null if there was none")]
+    answer_status: Annotated[int | None, means("status of the last response; null if there was none")]
     attempt_count: int
     error: Annotated[str, means("of the last attempt, if it is not completed")]
     created_at: Time

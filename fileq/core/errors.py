@@ -49,7 +49,7 @@ class BrokerRemoved(BrokerError):
 
 @public()
 class BatchError(FileqError):
-    """The batch is unknown, or no longer takes jobs."""
+    """The batch is unknown, or no longer accepts jobs."""
 
 
 @public()

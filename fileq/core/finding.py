@@ -15,7 +15,7 @@ class Finding(Struct, frozen=True):
     name: Annotated[str, means("what was checked; several checks may share a name")]
     status: Annotated[str, means("ok, wrong or unknown")]
     detail: Annotated[str, means("what was found")]
-    advice: Annotated[str, means("what to do; empty if nothing needs to be done")] = ""
+    advice: Annotated[str, means("what to do; empty if nothing")] = ""
 
 
 def sound(name: str, detail: str) -> Finding:

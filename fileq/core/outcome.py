@@ -160,12 +160,12 @@ class Died(Struct, frozen=True, tag=True):
 
     @property
     def error(self) -> str:
-        """`crashed: the process of the handler exited with status 7`: which process it was, in plain words."""
+        """`crashed: the handler process exited with status 7`: which process it was, in plain words."""
         if self.cause.startswith(WORKER_DIED):
             return self.cause
         if self.cause.startswith("the fork server "):
             return f"{CRASHED}{self.cause}"
-        return f"{CRASHED}the process of the handler {'was ' * self.cause.startswith('killed by ')}{self.cause}"
+        return f"{CRASHED}the handler process {'was ' * self.cause.startswith('killed by ')}{self.cause}"
 
 
 class Changed(Struct, frozen=True, tag=True):

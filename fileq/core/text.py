@@ -94,7 +94,7 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
 
     if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean {near[0]!r}?"
-    return f"there are {', '.join(known)}" if otherwise is None else otherwise
+    return f"known: {', '.join(known)}" if otherwise is None else otherwise
 
 
 def unknown_key(name: str, known: Collection[str]) -> str:
@@ -107,7 +107,7 @@ def check_names(given: Collection[str], declared: type, what: str = "option", *,
     known = sorted({*declared.__annotations__, *also})
     if unknown := sorted(set(given).difference(known)):
         advice = did_you_mean(unknown[0], known, "")
-        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}{advice and '; '}{advice}")
+        raise TypeError(f"unexpected {what} {unknown[0]!r}; known: {', '.join(known)}{advice and '; '}{advice}")
 
 
 SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text

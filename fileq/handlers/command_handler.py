@@ -57,7 +57,7 @@ def command_problems(command: Sequence[str]) -> Iterator[str]:
     for name in (found[1] for argument in rest if (found := _PLACEHOLDER.fullmatch(argument))):
         if name not in NAMES:
             near = get_close_matches(name, NAMES, n=1)
-            advice = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{n}}}' for n in NAMES)}"
+            advice = f"did you mean {{{near[0]}}}?" if near else f"known: {', '.join(f'{{{n}}}' for n in NAMES)}"
             yield f"has the unknown placeholder {{{name}}}; {advice}"
 
 

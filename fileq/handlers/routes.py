@@ -541,7 +541,7 @@ def _warnings(config: Config, patterns: Sequence[tuple[str, str]], *, is_complet
     covers_all = any(glob in taken for glob in _EVERY_FILE) or wanted <= taken
     if globs and not covers_all and is_complete:
         yield (
-            "no route matches every file: a file without a route dies (NoHandler); "
+            "no route matches every file: jobs for unrouted files die (NoHandler); "
             "add a last route with match: '**/*', or narrow producer.include_globs"
         )
 
@@ -597,6 +597,6 @@ def _refusal(lost: list[str]) -> str:
     names = ", ".join(map(repr, lost))
     is_one = len(lost) == 1
     return (
-        f"this worker serves the type{'' if is_one else 's'} {names}, which the modules no longer define: waiting jobs "
-        f"would fail; define {'it' if is_one else 'them'} again, remove the module from imports, or restart the worker"
+        f"this worker serves the type{'' if is_one else 's'} {names}, which the modules no longer define: pending jobs "
+        f"would die; define {'it' if is_one else 'them'} again, remove the module from imports, or restart the worker"
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
 
 LONGEST_TRACEBACK = 16 * 1024  # bytes of UTF-8
-_TITLE = "When the time was up (most recent call last):\n"
+_TITLE = "Stack at the timeout (most recent call last):\n"
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # Without sysconfig, which takes milliseconds to import.
 _STANDARD = os.path.dirname(traceback.__file__) + os.sep

@@ -102,7 +102,7 @@ class Endpoints:
     def _answer(self, path: str) -> ProbeAnswer:
         if path in self._answers:
             return self._answers[path]()
-        return _json(HTTPStatus.NOT_FOUND, {"error": f"no {path!r}; there are {', '.join(self._answers)}"})
+        return _json(HTTPStatus.NOT_FOUND, {"error": f"no {path!r}; known: {', '.join(self._answers)}"})
 
     def _healthz(self) -> ProbeAnswer:
         stuck = [service.name for service in self._services if not service.is_turning()]

@@ -36,7 +36,7 @@ def check_scan_dir(config: Config) -> None:
     """Raises ConfigError if scan_dir can't be scanned. At start that is a mistake, later it is an outage."""
     scan_dir = config.producer.scan_dir
     if problem := directory_problem(os.fsencode(scan_dir), is_listed=True):
-        advice = f"{advice_for(problem)}, or name another"
+        advice = f"{advice_for(problem)}, or choose another"
         raise ConfigError(f"producer.scan_dir is {scan_dir!r}, which {problem}; {advice}")
 
 

@@ -42,7 +42,7 @@ class AttemptDocument(Struct, frozen=True):
     number: Annotated[int, means("counts from 1, across manual retries")]
     started_at: Time
     ended_at: Time
-    duration_s: Annotated[float, means("of the handler; if its worker died: until that was found, as the error says")]
+    duration_s: Annotated[float, means("of the handler; if its worker died, until that was detected")]
     worker_id: Annotated[str, means("the worker that ran it; empty if none did")]
     outcome: Annotated[str, means("completed, failed, died, released, cancelled, …")]
     error: Annotated[str, means("empty if there was none")]
@@ -89,11 +89,11 @@ class JobDocument(Struct, frozen=True):
     error: Annotated[str | None, means("error of the last failed attempt, or why it is dead or not a job")] = None
     scheduled_at: Annotated[Time, means("when it is due")] = None
     deadline: Annotated[str | None, means("the job is not started after this time")] = None
-    max_retries: Annotated[int | None, means("null: its handler decides")] = None
-    timeout_s: Annotated[float | None, means("per attempt; null: its handler decides")] = None
+    max_retries: Annotated[int | None, means("null if its handler decides")] = None
+    timeout_s: Annotated[float | None, means("per attempt; null if its handler decides")] = None
     unique_key: str | None = None
     batch_id: Annotated[str | None, means("its batch, or the one that its own JSON names")] = None
-    batch_facts: Annotated[BatchFacts | None, means("of a callback: how its batch stood when it was enqueued")] = None
+    batch_facts: Annotated[BatchFacts | None, means("of a callback: its batch when it was enqueued")] = None
     parent_id: Annotated[str | None, means("the job that enqueued this one when it ended")] = None
     tags: dict[str, str] = {}
     is_finished: Annotated[bool, means("completed, dead or cancelled")] = False
@@ -102,13 +102,13 @@ class JobDocument(Struct, frozen=True):
     deferred_count: Annotated[int, means("how often it was deferred")] = 0
     first_deferred_at: Annotated[Time, means("null in lists")] = None
     last_deferred_at: Annotated[Time, means("null in lists")] = None
-    waits_for: Annotated[tuple[str, ...], means("why it does not run, such as a paused queue; empty in lists")] = ()
+    waits_for: Annotated[tuple[str, ...], means("why it is not running, such as a paused queue; empty in lists")] = ()
     attempt_count: Annotated[int, means("ended attempts and refusals; `attempts` may lack the first ones")] = 0
     attempts: tuple[AttemptDocument, ...] = ()
     follow_ups: Annotated[tuple[str, ...], means("ids of the jobs that it enqueued when it ended")] = ()
     outputs: Annotated[tuple[OutputDocument, ...], means("files that it created")] = ()
     filesize: Annotated[int, means("in bytes; for bytes that are not a job, their number")] = 0
-    trace_id: Annotated[str, means("empty if it is not traced")] = ""
+    trace_id: Annotated[str, means("empty if not traced")] = ""
     span_id: str = ""
     fingerprint: Annotated[str | None, means("of a dead job; equal for jobs that died of the same cause")] = None
     recoveries: Annotated[int, means("how often its worker died while running it")] = 0
@@ -117,7 +117,9 @@ class JobDocument(Struct, frozen=True):
     moved_from: Annotated[str | None, means("original path of a file that was moved before a retry")] = None
     moved_to: Annotated[str | None, means("where worker.after moved the file after the job had ended")] = None
     other_fields: Annotated[dict[str, Any], means("fields of its own JSON that fileq does not know")] = {}
-    raw_b64: Annotated[str | None, means("bytes that are no job, in base64; empty if too long; null for a job")] = None
+    raw_b64: Annotated[str | None, means("base64 of bytes that are not a job; empty if too long; null for a job")] = (
+        None
+    )
     left_out: Annotated[tuple[str, ...], means("fields over 4 KiB, omitted in lists; `show` has them")] = ()
 
     @property
@@ -301,7 +303,7 @@ class BreakerDocument(Struct, frozen=True):
     state: str
     error: str
     failure_share: float
-    next_probe_at: Annotated[Time, means("null: probing with one job at a time")]
+    next_probe_at: Annotated[Time, means("next try; null while probing with one job at a time")]
     deferred: Annotated[int, means("jobs that this process deferred because of it")] = 0
 
 
@@ -323,11 +325,11 @@ class WorkerDocument(Struct, frozen=True):
     slots: int
     busy: int
     jobs: Annotated[tuple[HeldJobDocument, ...], means("longest running first")]
-    is_draining: Annotated[bool, means("it stops, or was replaced: it claims nothing, and its jobs finish")] = False
+    is_draining: Annotated[bool, means("stopping or replaced: its jobs finish, and it claims no more")] = False
     heartbeat_age_s: Annotated[float | None, means("since its last heartbeat; null if unknown or ended")] = None
     heartbeat_ttl_s: Annotated[float | None, means("how long a heartbeat lasts: its worker.heartbeat_ttl")] = None
     is_silent: Annotated[bool, means("a heartbeat is overdue (is_alive) or ended, or its process is gone")] = False
-    deliveries: Annotated[int, means("deliveries of webhooks beside the slots; `busy` does not count them")] = 0
+    deliveries: Annotated[int, means("webhook deliveries, sent outside the slots; not in `busy`")] = 0
 
 
 def worker_documents(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerDocument, ...]:
@@ -480,7 +482,7 @@ def known_batch(id: str, view: Batch | None) -> BatchDocument:
 
 
 def unknown_batch(id: str) -> BatchError:
-    return BatchError(f"no batch has the id {id!r}; see 'fileq batch list'; a finished one is kept for 30 days")
+    return BatchError(f"no batch has the id {id!r} (finished ones are kept for 30 days); see 'fileq batch list'")
 
 
 def _callback(view: Batch, kind: CallbackKind, records: Mapping[str, Record | None]) -> CallbackDocument:

@@ -36,7 +36,7 @@ def check_length(id: str) -> None:
 def why_unknown(id: str) -> str:
     """Why no job was found by this id, and what to do about it."""
     advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
-    return f"job {id!r} is unknown: it never existed, its record has expired, or {UNCLAIMED}; {advice}"
+    return f"job {id!r} not found: it never existed, its record has expired, or {UNCLAIMED}; {advice}"
 
 
 def resolve_ids(broker: FullBroker, given: Sequence[str], *, places: Sequence[str] = ()) -> list[str]:

@@ -363,8 +363,8 @@ def _problem(missing: Counter[str], held: Counter[str]) -> str:
     advice = "mount it" if all(reason.endswith("(not mounted?)") for reason in missing) else "fix it"
     parts = [f"{'; '.join(missing)}; {advice} and run again"] if missing else []
     if held:
-        waiting = "1 job waits" if held.total() == 1 else f"{held.total()} jobs wait"
-        parts.append(f"{waiting} for the next run: {'; '.join(held)}; fix the cause and run again")
+        waiting = "1 job stays" if held.total() == 1 else f"{held.total()} jobs stay"
+        parts.append(f"{waiting} deferred until the next run: {'; '.join(held)}; fix the cause and run again")
     return "; ".join(parts)
 
 

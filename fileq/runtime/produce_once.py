@@ -72,10 +72,10 @@ def progress(producer: Producer, rate_limit_key: str) -> str:
 def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
     """What the producer waits for, and the setting that slows it down, if one does."""
     if len(producer.stability):
-        yield f"waiting until stable {len(producer.stability):,}"
+        yield f"still being written {len(producer.stability):,}"
     if (hold := producer.enqueuer.hold) is not None:
         shared = f" (shared: {rate_limit_key})" if hold.reason == RATE_LIMIT else ""
-        yield f"held back by {hold.reason}{shared}"
+        yield f"held by {hold.reason}{shared}"
 
 
 # The progress line at the bottom of a terminal

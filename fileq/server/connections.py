@@ -129,7 +129,7 @@ class Connections(ServerState):
             if not self._cut_one_of([here]):
                 return None
         if self._count >= self._most:
-            self._warn(f"there are {self._most} connections, the maximum: idle ones are closed for new ones")
+            self._warn(f"{self._most} connections are open, the maximum: idle ones are closed for new ones")
             by_number = sorted(self._by_address.values(), key=len, reverse=True)
             if not self._cut_one_of(by_number):
                 return None

@@ -587,7 +587,7 @@ def checked_query(query: EventsQuery, *, hides_paths: bool) -> EventsQuery:
     for text in query.events:
         found = [name for name in LIVE_NAMES if fnmatchcase(name, text.replace(":", "."))]
         if not found:
-            problems.append(FieldProblem("?events", f"no event matches {text!r}; there are {', '.join(LIVE_NAMES)}"))
+            problems.append(FieldProblem("?events", f"no event matches {text!r}; known: {', '.join(LIVE_NAMES)}"))
         names.update(found)
     problems += glob_problems(query.match, "?match", hides_paths=hides_paths)
     if problems:

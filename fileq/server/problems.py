@@ -24,30 +24,30 @@ MEDIA_TYPE = "application/problem+json"
 PROBLEMS: dict[str, tuple[int, str]] = {
     "malformed-request": (400, "The request can't be read"),
     "unauthenticated": (401, "No valid key or session"),
-    "forbidden": (403, "The key lacks the scope"),
+    "forbidden": (403, "The key lacks a scope"),
     "not-allowed": (403, "The key or the server does not allow it"),
-    "cross-site": (403, "The request came from another site"),
+    "cross-site": (403, "Cross-site request"),
     "read-only": (403, "The server is read-only"),
     "not-found": (404, "The resource does not exist"),
-    "method-not-allowed": (405, "The method is not allowed here"),
-    "not-acceptable": (406, "No media type that Accept allows"),
+    "method-not-allowed": (405, "Method not allowed"),
+    "not-acceptable": (406, "No acceptable media type"),
     "too-slow": (408, "The body did not arrive in time"),
     "conflict": (409, "Not possible in the current state"),
     "duplicate": (409, "Another caller's job already exists"),
-    "batch-closed": (409, "The batch takes no more jobs"),
+    "batch-closed": (409, "The batch no longer accepts jobs"),
     "count-changed": (409, "More jobs match than expected"),
     "precondition-failed": (412, "The resource is not in the expected state"),
     "too-large": (413, "The body is too large"),
-    "unsupported-media-type": (415, "The media type of the body is not supported"),
-    "wrong-host": (421, "The Host is not a name of this server"),
-    "invalid": (422, "The request is not valid"),
+    "unsupported-media-type": (415, "Unsupported media type"),
+    "wrong-host": (421, "Unknown Host"),
+    "invalid": (422, "Invalid request"),
     "digest-mismatch": (422, "The body does not match Content-Digest"),
-    "idempotency-mismatch": (422, "The Idempotency-Key was used with another body"),
-    "vetoed": (422, "A before_enqueue function refused the job"),
+    "idempotency-mismatch": (422, "The Idempotency-Key was used with a different body"),
+    "vetoed": (422, "A before_enqueue function rejected the job"),
     "upgrade-required": (426, "The endpoint is a WebSocket"),
     "precondition-required": (428, "If-Match is required"),
     "rate-limited": (429, "Too many requests"),
-    "internal": (500, "An error in the server or a function that it calls"),
+    "internal": (500, "Internal server error"),
     "broker-away": (503, "The broker is unavailable"),
     "busy": (503, "The server is overloaded"),
     "stopping": (503, "The server is stopping"),
@@ -276,7 +276,7 @@ def _below(at: str, name: str) -> str:
 def _unknown(name: str, known: Mapping[str, FieldInfo], *, is_advised: bool) -> str:
     near = [one for one in known if name in one.split("_")]  # at means scheduled_at rather than path
     near = near or (get_close_matches(name[:NAME_MAX], known, n=1) if is_advised else [])
-    advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "there are none"
+    advice = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}" if known else "none are allowed here"
     return f"{_shown(name[:100])} is unknown; {advice}"
 
 

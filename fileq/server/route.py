@@ -89,7 +89,7 @@ class RouteTable(Generic[R]):
             allowed.append(row.method)
         if allowed:
             names = ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))
-            detail = f"{method} is not allowed here; there are {names}"
+            detail = f"{method} is not allowed here; use {names}"
             raise ApiProblem("method-not-allowed", detail, headers={"Allow": names})
         raise ApiProblem("not-found", f"there is no {self._what} {plain_path(path)[:200]!r}; {self._advice}")
 
@@ -303,7 +303,7 @@ def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
             raise ApiProblem("precondition-failed", "the resource does not exist; send If-None-Match: * to create it")
         return
     if headers.get("if-none-match", "").strip() == "*":
-        raise ApiProblem("precondition-failed", "the resource exists already, and If-None-Match: * is set")
+        raise ApiProblem("precondition-failed", "the resource already exists, and If-None-Match: * is set")
     if given is None:
         raise ApiProblem("precondition-required", "send If-Match with the ETag of the last GET")
     if given.strip() != "*" and etag not in [part.strip() for part in given.split(",")]:

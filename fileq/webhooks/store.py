@@ -243,9 +243,9 @@ def definition_problems(webhook: Webhook, settings: WebhookSettings, queues: Seq
     if problem := url_problem(webhook.url, allow_http=settings.allow_http, allow_ports=settings.allow_ports):
         yield f"the url of webhook {webhook.name!r} {problem}"
     if not webhook.events:
-        yield f"webhook {webhook.name!r} names no event; there are {', '.join(WEBHOOK_EVENTS)}"
+        yield f"webhook {webhook.name!r} has no events; known: {', '.join(WEBHOOK_EVENTS)}"
     for event in webhook.events:
         if event not in WEBHOOK_EVENTS:
-            yield f"webhook {webhook.name!r} names the event {event!r}; there are {', '.join(WEBHOOK_EVENTS)}"
+            yield f"webhook {webhook.name!r} has the unknown event {event!r}; known: {', '.join(WEBHOOK_EVENTS)}"
     if queues and webhook.filter.priority and webhook.filter.priority not in queues:
-        yield f"webhook {webhook.name!r} wants the queue {webhook.filter.priority!r}; there are {', '.join(queues)}"
+        yield f"webhook {webhook.name!r} has the unknown queue {webhook.filter.priority!r}; known: {', '.join(queues)}"

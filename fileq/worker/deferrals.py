@@ -619,7 +619,7 @@ class RootsWatch:
     def _changed(self, root: bytes, before: str | None, after: str | None) -> None:
         self.change_count += 1
         if after is not None:
-            self._emit(RootLost(os.fsdecode(root), after, "its file jobs wait; all others run"))
+            self._emit(RootLost(os.fsdecode(root), after, "its file jobs are deferred; all others run"))
         else:
             self._emit(RootRestored(os.fsdecode(root)))
         if before is not None:

@@ -148,7 +148,7 @@ class RedisInspector:
         key = self._store.keys.list_of(place)
         if key is None:
             known = (*self._store.queues, "dead_letter", "completed", "cancelled", "scheduled")
-            raise BrokerError(f"no place is called {place!r}; there are {', '.join(known)}")
+            raise BrokerError(f"no place is named {place!r}; known: {', '.join(known)}")
         return key
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:

@@ -530,7 +530,7 @@ def source_of(place: str, queues: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         return "queued WHERE queue = ?", (place,)
     if place not in (*NEWEST_FIRST, "scheduled"):
         places = ", ".join((*queues, *NEWEST_FIRST, "scheduled"))
-        raise BrokerError(f"no place is called {place!r}; there are {places}")
+        raise BrokerError(f"no place is named {place!r}; known: {places}")
     if place in ("scheduled", "dead_letter"):
         return f"{place.removesuffix('_letter')} WHERE true", ()
     return "ended WHERE state = ?", (place,)

@@ -36,9 +36,9 @@ _BATCH = declared("fileq.queries.documents:BatchDocument")
     argument("--name", default="", type=utf8_text, metavar="NAME", help="first part of the batch id"),
     argument("--manifest", metavar="FILE", help="enqueue the files in it: JSON, CSV, sha256sum output or plain paths"),
     *CALLBACKS,
-    argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch"),
+    argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a child of this batch"),
     argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs"),
-    argument("--open", action="store_true", help="do not seal it: more jobs will be added"),
+    argument("--open", action="store_true", help="leave it open for more jobs"),
     argument("--wait", action="store_true", help="wait until it is finished"),
     json_fields=_AS_SHOWN,
 )
@@ -68,7 +68,7 @@ def _create(invocation: Invocation) -> int:
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]
     is_sealed = bool(paths or given.manifest is not None) and not given.open
     if given.wait and not is_sealed:
-        advice = "leave out --open" if given.open else "name files, or give --manifest"
+        advice = "omit --open" if given.open else "pass files or --manifest"
         raise ConfigError(f"--wait would never end, because the batch stays open; {advice}")
     plan = planned_batch(given, given.name, given.parent)
     options = {"priority": given.priority, "batch": plan.id, "is_traced": config.observability.tracing.enabled}
@@ -77,7 +77,7 @@ def _create(invocation: Invocation) -> int:
     enqueuing = Enqueuing(broker, config)
     fill(broker, config, plan, entries, enqueuing, seals=is_sealed)
     if unsent := enqueuing.spans.send():
-        remark(f"not all spans of these jobs were sent: {unsent}")
+        remark(f"some trace spans of these jobs were not sent: {unsent}")
     print_untaken_note(invocation, (given.then, given.catch, given.finally_))
     print_callback_note(invocation)
     if given.wait:
@@ -87,9 +87,10 @@ def _create(invocation: Invocation) -> int:
         return 0
     print(plan.id)
     if is_sealed and not entries and not given.quiet:
-        remark(f"{given.manifest} names no file: the batch is empty, so it is finished")
+        remark(f"{given.manifest} lists no files: the batch is empty and already finished")
     if not is_sealed and not given.quiet:
-        remark(f"it is open: 'fileq enqueue … --batch {plan.id}' adds jobs, 'fileq batch seal {plan.id}' seals it")
+        then = f"then run 'fileq batch seal {plan.id}'"
+        remark(f"the batch is open; add jobs with 'fileq enqueue … --batch {plan.id}', {then}")
     return 0
 
 
@@ -111,7 +112,7 @@ def _wait(invocation: Invocation, id: str) -> int:
     try:
         status = shown_wait(invocation.broker(), id)
     except KeyboardInterrupt:
-        remark(f"batch {id} continues; 'fileq batch show {id}' shows its progress")
+        remark(f"batch {id} continues; see 'fileq batch show {id}'")
         raise
     report = _report(invocation, id)
     code = 3 if status.dead else 0 if status.is_success else 1
@@ -161,8 +162,8 @@ def _seal(invocation: Invocation) -> int:
     id = invocation.options.id
     report = _report(invocation, id)
     if not BrokerTransport(invocation.broker(), invocation.config).seal_batch(id):
-        raise BatchError(f"batch {id} is not open; it is {report.status}")
-    return _confirm(invocation, "is sealed")
+        raise BatchError(f"batch {id} is not open but {report.status}")
+    return _confirm(invocation, "sealed")
 
 
 @command("admin batch cancel", "cancel the unfinished jobs of a batch", _ID, json_fields=_AS_SHOWN, only_confirms=True)
@@ -181,7 +182,7 @@ def _cancel(invocation: Invocation) -> int:
     if not BrokerTransport(invocation.broker(), invocation.config).cancel_batch(id):
         raise BatchError(f"batch {id} is already {'cancelled' if report.is_cancelled else report.status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
-    return _confirm(invocation, "is cancelled")
+    return _confirm(invocation, "cancelled")
 
 
 @command(
@@ -217,7 +218,7 @@ def _retry(invocation: Invocation) -> int:
 def _confirm(invocation: Invocation, what: str) -> int:
     report = _report(invocation, invocation.options.id)
     left = report.waiting + report.running
-    now = "; it is finished" if report.is_finished else f"; {left} of {report.total} jobs have not ended"
+    now = "; finished" if report.is_finished else f"; {left} of {report.total} jobs unfinished"
     return invocation.answer(report, lambda: [printable(f"{report.id} {what}{now}")])
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _FILE = argument("path", metavar="PATH", help="the file")
 
 
-@command("try", "run the handler of one file here, without a queue", _FILE, APP_DIR)
+@command("try", "run a file's handler here, without a queue", _FILE, APP_DIR)
 def _try(invocation: Invocation) -> int:
     """Runs the handler that a worker would choose for this file, the way a worker would: in a child process, with the
     same timeout and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as
@@ -44,7 +44,7 @@ def _try(invocation: Invocation) -> int:
     The handler is loaded from its current source. Running workers keep the version they have loaded until SIGHUP or a
     restart.
 
-    $ fileq try inbox/report.pdf  # which handler is chosen, what it returns, how long it takes
+    $ fileq try inbox/report.pdf  # shows the handler, its result and how long it takes
     $ fileq try ~/Desktop/sample.pdf  # a sample that is not in scan_dir"""
     return try_and_print(invocation.loaded, invocation.options.path, invocation.options.app_dir)
 
@@ -60,7 +60,7 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
     if trial.stack:
         print(printable_lines(trial.stack), file=sys.stderr)
     if trial.failure:
-        announce(f"failed after {trial.took}, {trial.failure}")
+        announce(f"failed after {trial.took}; {trial.failure}")
         return 1
     if trial.result:
         print(printable_json(msgspec.json.format(trial.result, indent=2).decode()))
@@ -79,7 +79,7 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
         "--at",
         type=zoned_time,
         metavar="TIME",
-        help="run at 2026-01-31T18:00 (local time of this machine) or 2026-01-31T18:00Z, or later",
+        help="not before 2026-01-31T18:00 (local time of this machine) or 2026-01-31T18:00Z",
     )
 
 
@@ -101,7 +101,7 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
     argument("--wait", action="store_true", help="wait until the jobs have ended and show their results"),
     json_fields=(
         ("jobs[]", "one object per job, in argument order, as in `fileq admin list --json`, and:"),
-        ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
+        ("jobs[].fate", "string: enqueued, or duplicate if a job with this id already exists"),
         (
             "batch_id",
             "string or null: the batch; without one, an id shared by all jobs of the call; null for a single job",
@@ -166,7 +166,7 @@ def _run(invocation: Invocation) -> int:
     line["is_traced"] = config.observability.tracing.enabled
     entries = entries_for(config, subjects, line, partial(moved_to, invocation.broker))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
-        remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
+        remark("worker.allow_commands is false here; workers with this setting reject the command")
     if not options.quiet:
         _remark_time("--at", options.at)
         for subject in subjects:
@@ -185,7 +185,7 @@ def _run(invocation: Invocation) -> int:
             is_new = isinstance(plan, BatchRequest)
             fill(broker, config, plan, entries, enqueuing, seals=is_new)
             if is_new and not options.quiet:
-                remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
+                remark(f"created and sealed batch {plan.id}; see 'fileq batch show {plan.id}'")
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
         typed = (None if isinstance(one, str) or one.type == COMMAND_TYPE else one.type for one in subjects)
@@ -198,14 +198,14 @@ def _run(invocation: Invocation) -> int:
         # reader of stdout may exit early.
         try:
             if unsent := enqueuing.spans.send():
-                remark(f"not all spans of these jobs were sent: {unsent}")
+                remark(f"some trace spans of these jobs were not sent: {unsent}")
         finally:
             # With --wait one JSON document is printed, at the end of all jobs.
             if not options.json:
                 for job in enqueuing.jobs:
                     print(job.id)
                     if job.fate == "duplicate":
-                        remark(f"a job with the id {job.id} exists already; nothing was enqueued")
+                        remark(f"a job with the id {job.id} already exists; nothing was enqueued")
             elif enqueuing.jobs and not (endings is not None and has_enqueued):
                 _print_documents(invocation, enqueuing.jobs, entries[0].job.batch_id, {})
     return 0 if endings is None else _wait(invocation, endings, enqueuing.jobs, entries[0].job.batch_id)
@@ -220,8 +220,8 @@ def _batch(invocation: Invocation) -> BatchRequest | BatchDocument:
     if batch is None:
         return planned_batch(given, given.batch)
     if given.then or given.catch or given.finally_ or given.allow_failures:
-        chosen = "its callbacks and --allow-failures were chosen when it was created"
-        raise ConfigError(f"batch {given.batch} exists; {chosen}")
+        chosen = "its callbacks and --allow-failures were set when it was created"
+        raise ConfigError(f"batch {given.batch} already exists; {chosen}")
     return batch
 
 
@@ -252,7 +252,7 @@ def _wait(invocation: Invocation, endings: JobEndings, jobs: list[Accepted], bat
             if not is_json:
                 print(_ended_line(job), flush=True)
     except KeyboardInterrupt:
-        remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay queued")
+        remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay enqueued")
         raise
     finally:
         endings.close()
@@ -287,7 +287,7 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
     if given is None:
         return
     if given.assumed:
-        remark(f"{name} has no zone; local time was assumed: {given.assumed}")
+        remark(f"{name} has no time zone; using local time: {given.assumed}")
     late_s = time.time() - given.ms / 1000
     if late_s > 0:
         remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
@@ -303,16 +303,16 @@ def _check_contradictions(line: Mapping[str, Any], subjects: Sequence[str | Requ
             is_said = is_due if field in ("delay_ms", "at_ms") else field in said
             if is_said and said.get(field) != value:
                 option = names.get(field, field).replace("_", "-")
-                raise ConfigError(f"--{option} contradicts the JSON of a job; leave one of them out")
+                raise ConfigError(f"--{option} contradicts the JSON of a job; omit one of them")
 
 
 def _check(options: argparse.Namespace) -> None:
     if options.type is not None and options.subjects:
-        raise ConfigError(f"--type queues a job without a file; leave out --type or {options.subjects[0]!r}")
+        raise ConfigError(f"--type enqueues a job without a file; omit --type or {options.subjects[0]!r}")
     if options.type is None and options.payload is not None:
         raise ConfigError("--payload needs --type; see 'fileq enqueue --help'")
     if options.type is None and not options.subjects:
-        raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
+        raise ConfigError("nothing to enqueue; pass files or --type; see 'fileq enqueue --help'")
     if options.batch is None and (options.then or options.catch or options.finally_ or options.allow_failures):
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
     if options.id and len(options.subjects) > 1:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DEAD_FILTERS = filters(time="jobs that became dead", states=("dead",))
 _ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that match the filters, oldest first")
-_CONFIRM = argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
+_CONFIRM = argument("--yes", action="store_true", help="confirms --all; without it, only counts")
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
@@ -94,7 +94,7 @@ def _list(invocation: Invocation) -> int:
 
     def text() -> list[str]:
         more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
-        return [*job_table(jobs, screen_of_stdout()), *more] if jobs else ["no job matches"]
+        return [*job_table(jobs, screen_of_stdout()), *more] if jobs else ["no jobs match"]
 
     return invocation.answer({"jobs": jobs, "has_more": has_more}, text)
 
@@ -102,13 +102,13 @@ def _list(invocation: Invocation) -> int:
 @command(
     "admin show",
     "show one job with all its attempts",
-    argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
+    argument("id", type=utf8_text, metavar="ID", help="job id, or its first characters"),
     json_fields=declared(_JOB),
 )
 def _show(invocation: Invocation) -> int:
     """Shows everything known about a job: its status, its file, and every attempt with worker, duration and error.
     `waits` says why a job has not run yet: a paused queue, no running worker, its due time, or why it was deferred.
-    `failed attempts` counts against max_retries; `fileq dlq retry` resets it to 0. `came from` is the original path of
+    `failed attempts` counts against max_retries; `fileq dlq retry` resets it to 0. `moved from` is the original path of
     a file that worker.after had moved before the job was retried. `after` is the duration of an attempt as its worker
     measured it.
 
@@ -164,7 +164,7 @@ def _trace(invocation: Invocation) -> int:
 @command(
     "admin cancel",
     "cancel unfinished jobs",
-    argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
+    argument("ids", nargs="*", type=utf8_text, metavar="ID", help="job id, or its first characters"),
     argument("--all", action="store_true", help="all unfinished jobs that match the filters"),
     _CONFIRM,
     DRY_RUN,
@@ -221,7 +221,7 @@ def _act(invocation: Invocation, name: str) -> int:
     ttl_s = config.worker.heartbeat_ttl
     code = 1 if report.has_failed and not options.all else 0
     has_none = options.all and not report.count and not report.results
-    lines = ["no job matches"] if has_none else _report(report, action, ttl_s, screen_of_stdout())
+    lines = ["no jobs match"] if has_none else _report(report, action, ttl_s, screen_of_stdout())
     invocation.answer(report, lambda: lines, code)
     if is_unconfirmed and report.count:
         words = command.removeprefix("fileq admin ")
@@ -240,7 +240,7 @@ def _report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, scr
         if one.reason:
             lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
         elif one.result == REQUESTED_BEFORE:
-            lines.append(f"{id}: is already being cancelled; its worker stops it")
+            lines.append(f"{id}: is already being cancelled")
         elif one.result == REQUESTED:
             lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
         else:
@@ -311,7 +311,7 @@ def _groups(invocation: Invocation) -> int:
 
 @command(
     "admin dlq retry",
-    "return dead jobs to their queues",
+    "retry dead jobs",
     argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"),
     _ALL_DEAD,
     DRY_RUN,
@@ -320,10 +320,10 @@ def _groups(invocation: Invocation) -> int:
     only_confirms=True,
 )
 def _retry(invocation: Invocation) -> int:
-    """Returns dead jobs to the queues they came from, as new jobs with the same id: retries, recoveries and error are
-    reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die while it
-    runs stay dead, including those it has retried. Bytes that are not a job are refused, because they would only die
-    again. Exit code 1 if a job given by id could not be retried.
+    """Puts dead jobs back into their queues, as new jobs with the same id: retries, recoveries and error are reset. The
+    command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die while it runs stay
+    dead, including those it has retried. Bytes that are not a job are refused, because they would only die again. Exit
+    code 1 if a job passed by id could not be retried.
 
     Running workers use the handlers and configuration they have loaded. After a fix, reload (SIGHUP) or restart them
     first. The command and its dry run warn if a file that they have loaded has changed: the configuration file, or a
@@ -367,7 +367,7 @@ def _delete(invocation: Invocation) -> int:
 @command(
     "admin purge-dlq",
     "delete all dead jobs",
-    argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)"),
+    argument("--yes", action="store_true", help="delete; without it, only counts (or: --force)"),
     json_fields=(("deleted", "number: dead jobs that were deleted"), ("dead", "number: dead jobs before the command")),
     only_confirms=True,
 )

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     json_fields=declared("fileq.commands.api_keys:NewKey"),
 )
 def _create(invocation: Invocation) -> int:
-    """Creates a key and prints it, only this once: the broker stores its SHA-256. Programs send it as X-API-Key or
-    Authorization: Bearer. Servers accept it within 5 s.
+    """Creates a key and prints it. It is shown only once, because the broker stores only its SHA-256. Programs send it
+    as X-API-Key or Authorization: Bearer. It takes effect within 5 s.
 
     Scopes: read (see everything except file contents), enqueue (add jobs and uploads, see jobs by id), operate (read,
     and cancel, retry, run, pause, reprocess), files (file contents), admin (everything). A key with enqueue but not
@@ -54,8 +54,8 @@ def _create(invocation: Invocation) -> int:
     --allow-type and --path-prefix restrict a key: it can enqueue, see and change only what they name. With
     --path-prefix alone it has no types and no commands; with --allow-type alone, no files.
 
-    $ fileq keys create dashboard --scope read  # a key that changes nothing
-    $ fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d  # adds jobs of one type, for 90 days"""
+    $ fileq keys create dashboard --scope read  # a read-only key
+    $ fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d  # one job type, for 90 days"""
     from fileq.commands.api_keys import KeyOptions, KeyStore
     from fileq.commands.audit_entries import new_key_facts
     from fileq.core.job import wall_clock_ms
@@ -69,15 +69,15 @@ def _create(invocation: Invocation) -> int:
     broker = invocation.broker(create=True)
     made = KeyStore(broker).create(wanted)
     invocation.note_change("create_key", "/keys", {}, new_key_facts(made, wanted))
-    until = f" until {made.expires}" if made.expires else ""
-    head = f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:"
+    until = f" and expires {made.expires}" if made.expires else ""
+    head = f"key {made.id} ({made.name}) takes effect within 5 s{until}; it is shown only once:"
     return invocation.answer_new(made, head, made.key)
 
 
 @command("keys list", "list the API keys", json_fields=declared("fileq.commands.api_keys:KeyList"))
 def _list(invocation: Invocation) -> int:
     """Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys
-    themselves can't be shown.
+    themselves are never shown.
 
     $ fileq keys list  # all keys
     $ fileq keys list --json  # as JSON"""
@@ -100,7 +100,7 @@ def _restriction(one: KeySummary) -> str:
 
 def render_keys(found: KeyList, screen: Screen) -> list[str]:
     if not found.keys:
-        return ["there are no keys; 'fileq keys create' creates one"]
+        return ["no keys; create one with 'fileq keys create'"]
     from fileq.cli.job_text import ago
 
     has_restricted = any(map(_restriction, found.keys))  # without the column all fits in 80
@@ -120,7 +120,7 @@ def render_keys(found: KeyList, screen: Screen) -> list[str]:
     only_confirms=True,
 )
 def _revoke(invocation: Invocation) -> int:
-    """Revokes keys. Within 5 s servers refuse them, and the sessions that they started. Exit code 1 if a key is
+    """Revokes keys. Within 5 s servers reject them and end the sessions they started. Exit code 1 if a key is
     unknown; the others are revoked.
 
     $ fileq keys revoke scanner  # by its name; several may be given"""
@@ -150,18 +150,18 @@ def _revocations(report: RevocationReport) -> list[str]:
         else f"{one.id}  {printable(one.name)}"
         for one in report.results
     ]
-    within = "; servers refuse them within 5 s" if report.count else ""
+    within = "; servers reject them within 5 s" if report.count else ""
     return [*lines, f"{plural(report.count, 'key')} revoked{within}"]
 
 
 @command(
     "login-link",
-    "print a new one-time link to the web console",
+    "print a one-time login link for the web console",
     *SERVER_OPTIONS,
     json_fields=(
-        ("url", "string: the link; it works once"),
+        ("url", "string: the link, valid once"),
         ("name", "string: the name of the session"),
-        ("expires", "string (RFC 3339): until when it works"),
+        ("expires", "string (RFC 3339): when it expires"),
     ),
 )
 def _link(invocation: Invocation) -> int:
@@ -174,7 +174,7 @@ def _link(invocation: Invocation) -> int:
     which only the server's own process can reach.
 
     $ fileq login-link  # open this link in a browser
-    $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is named maria"""
+    $ fileq login-link --port 9000 --login-name maria  # for the server on port 9000; names the session maria"""
     from fileq.commands.api_keys import LINK_MS, KeyStore
     from fileq.commands.audit_entries import os_user
     from fileq.commands.server_checks import answers_health

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REFRESH_S = 2.0
 _FIELDS = declared(
     "fileq.commands.admin.pauses:PauseResult",
-    more=(("queues[]", "if several queues were given, instead of the other fields: one such object each"),),
+    more=(("queues[]", "with several queues, instead of the other fields: one such object each"),),
 )
 _ARGUMENTS = argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
 
@@ -72,7 +72,7 @@ def _stats(invocation: Invocation) -> int:
     With --watch it refreshes in place until Ctrl-C and adds the rates over the last refreshes. It keeps running while
     the broker is unreachable, and says so.
 
-    $ fileq stats  # print the state once (`admin` may be left out)
+    $ fileq stats  # print it once (`admin` is optional)
     $ fileq stats --watch  # refresh every 2 seconds, in place
     $ fileq stats --json | jq .dead  # one number, for scripts"""
     if invocation.options.watch is not None:
@@ -133,7 +133,7 @@ def _workers(invocation: Invocation) -> int:
     A worker renews its heartbeat every third of worker.heartbeat_ttl. One that is overdue is silent, shown with the
     time since its last heartbeat: it was killed, hangs or cannot reach the broker. It keeps its jobs until the
     heartbeat expires. Then another worker's reaper removes it and requeues its jobs. A worker on this machine whose
-    process has ended is gone, whatever its heartbeat says; the other workers on the machine remove it within two
+    process has ended is gone, regardless of its heartbeat; the other workers on the machine remove it within two
     seconds. The removed process is listed as lost for an hour, with the number of jobs it had, and since when it was
     silent or when its process was found gone.
 
@@ -154,7 +154,7 @@ def _workers(invocation: Invocation) -> int:
         ("priority, worker_id", "string: its queue, and the slot or empty"),
         ("duration_ms, retry_count", "number: duration of the attempt that ended; failed attempts so far"),
         ("error", "string: the error, or the reason of a deferral, otherwise empty"),
-        ("at", "number: time of the transition by the broker's clock, ms since the epoch"),
+        ("at", "number: time of the transition on the broker's clock, ms since the epoch"),
     ),
 )
 def _events(invocation: Invocation) -> int:
@@ -172,7 +172,7 @@ def _events(invocation: Invocation) -> int:
     Runs until Ctrl-C. If the broker becomes unreachable, it says so on stderr and reconnects; events published in the
     meantime are not shown. If the broker is unreachable at the start, the exit code is 4.
 
-    $ fileq events  # what happens now (`admin` may be left out)
+    $ fileq events  # what is happening now (`admin` is optional)
     $ fileq events --json | jq 'select(.event == "job:dead")'  # only dead jobs, for scripts"""
     from fileq.cli.follow_events import HOLD_S, EventFilter, event_line, follow
 
@@ -220,7 +220,7 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     "admin pause",
     "stop claiming from one or more queues",
     _ARGUMENTS,
-    argument("--reason", type=_reason, default="", metavar="TEXT", help="why; visible to everyone, with your name"),
+    argument("--reason", type=_reason, default="", metavar="TEXT", help="reason, visible to everyone, with your name"),
     json_fields=_FIELDS,
     only_confirms=True,
 )
@@ -232,20 +232,20 @@ def _pause(invocation: Invocation) -> int:
     replaces the old one. The timelines of jobs show the last 20 pauses of their queue.
 
     $ fileq pause low  # process only urgent jobs for now
-    $ fileq pause high low --reason 'the disk is being replaced'  # process nothing, and say why"""
+    $ fileq pause high low --reason 'the disk is being replaced'  # process nothing, with a reason"""
     return _set_paused(invocation, paused=True)
 
 
 @command("admin resume", "claim from paused queues again", _ARGUMENTS, json_fields=_FIELDS, only_confirms=True)
 def _resume(invocation: Invocation) -> int:
-    """Workers claim from the queue again at once. A queue that was not paused stays as it is.
+    """Workers claim from the queue again at once. Does nothing if the queue is not paused.
 
     $ fileq resume low  # continue"""
     return _set_paused(invocation, paused=False)
 
 
 def _pause_line(result: PauseResult, *, paused: bool) -> str:
-    states = ("is paused", "is already paused") if paused else ("is resumed", "was not paused")
+    states = ("paused", "is already paused") if paused else ("resumed", "was not paused")
     state = states[0 if result.has_changed else 1]
     effect = "; running jobs finish, new ones stay pending" if paused else ""
     if paused and result.reason != result.old_reason and not result.has_changed:
@@ -256,17 +256,17 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
 
 @command(
     "admin breaker reset",
-    "run the deferred jobs of a failing route at once",
+    "close circuit breakers and run their deferred jobs now",
     argument("route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="a route (default: all of them)"),
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
     only_confirms=True,
 )
 def _reset(invocation: Invocation) -> int:
-    """Asks every worker to close its circuit breaker for this route, or for all routes. Workers read the request with
-    their next heartbeat, at most a third of worker.heartbeat_ttl later. Deferred jobs then run at once. A breaker opens
+    """Closes the circuit breaker of a route, or of all routes, in every worker. Workers pick this up with their next
+    heartbeat, within a third of worker.heartbeat_ttl. Deferred jobs then run at once. A breaker opens
     again if most attempts still fail. The name of a route is its `name`, else its type, else its glob; `fileq workers`
-    shows the routes with an open breaker. Exit code 2 if no route has this name, as far as that can be checked: it is
-    misspelt, or the configuration names all routes and this one is not among them.
+    shows the routes with an open breaker. Exit code 2 if the name is misspelt, or if the configuration
+    names all routes and this is not one of them.
 
     $ fileq breaker reset  # all routes, after the cause is fixed
     $ fileq breaker reset '**/*.pdf'  # one route"""
@@ -285,7 +285,7 @@ def _reset_lines(result: BreakerReset) -> Iterator[str]:
         yield f"workers close {what} {within}:"
     else:
         which = f"breaker of {printable(result.route)}" if result.route else "breaker"
-        yield f"no worker reports an open {which}; one that has just opened is closed {within}"
+        yield f"no worker reports an open {which}; any that just opened closes {within}"
         if result.route and not result.is_configured:
             unchecked = f"the name '{printable(result.route)}' could not be checked"
             yield f"{unchecked}: workers report only routes whose breaker is open or half-open"

@@ -58,13 +58,13 @@ def _reprocess(invocation: Invocation) -> int:
 
 @command(
     "admin fsck",
-    "prove that no job was lost, and repair",
-    argument("--repair", action="store_true", help="repair what can be repaired, and report it"),
+    "prove that no job was lost, or repair",
+    argument("--repair", action="store_true", help="repair what can be repaired"),
     APP_DIR,
     json_fields=declared("fileq.commands.admin.fsck.report:Report"),
 )
 def _fsck(invocation: Invocation) -> int:
-    """Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted =
+    """Proves, while workers are running, that every job that entered the broker is accounted for: enqueued + adopted =
     pending + scheduled + retrying + deferred + running + dead + completed + cancelled + deleted. Also checks that
     lists, records, slots and counters agree. Every problem is checked twice before it is reported, so a check that
     finds one takes a few seconds. Exit code 1 if there is a problem.
@@ -72,7 +72,7 @@ def _fsck(invocation: Invocation) -> int:
     With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record
     names are restored; jobs without a record get one; files whose job left no trace are enqueued again; any remaining
     difference is counted as deleted or adopted. Each repair is one atomic step that checks again first. The command can
-    be interrupted and repeated while workers are running. It lists what it did. Exit code 0 if no problem remains.
+    be interrupted and repeated while workers are running. It lists its repairs. Exit code 0 if no problem remains.
 
     $ fileq fsck  # is anything lost?
     $ fileq fsck --repair  # repair it"""
@@ -93,7 +93,7 @@ def render_reprocess(report: ReprocessReport) -> list[str]:
         lines.append(f"and {number(report.enqueued - _SHOWN)} more")
     would = "would be " if report.is_dry_run else ""
     skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
-    skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
+    skipped += f"; {plural(report.unfinished, 'file')} skipped, still unfinished" if report.unfinished else ""
     return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
 
 
@@ -128,7 +128,7 @@ def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
     words = {"scheduled": "scheduled, retrying or deferred"}
     parts = [(getattr(balance, name), words.get(name, name)) for name in names]
     right = sum(count for count, _ in parts)
-    lines = [f"{number(balance.produced)} produced + {number(balance.adopted)} adopted = {number(left)}"]
+    lines = [f"{number(balance.produced)} enqueued + {number(balance.adopted)} adopted = {number(left)}"]
     line = f"{number(right)} ="
     for i, (count, name) in enumerate(parts):
         part = f" {'+ ' if i else ''}{number(count)} {name}"
@@ -138,7 +138,7 @@ def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
         line += part
     lines.append(line)
     if balance.unclaimed and balance.is_exact:
-        lines.append(f"pending includes {number(balance.unclaimed)} that other programs pushed, not claimed yet")
+        lines.append(f"pending includes {number(balance.unclaimed)} pushed by other programs and not claimed yet")
     if balance.excess > 0:
         missing = plural(balance.excess, "job")
         lines.append(screen.paint(f"{missing} missing: entered the broker, not accounted for", "red"))
@@ -154,5 +154,5 @@ def _verdict(report: Report, screen: Screen) -> str:
     if report.is_clean:
         inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"
         return screen.paint(f"clean: checked {checked}{inexact}", "green")
-    advice = "some problems could not be repaired" if report.is_repair else "'fileq fsck --repair' repairs what it can"
+    advice = "some problems could not be repaired" if report.is_repair else "to repair: 'fileq fsck --repair'"
     return screen.paint(f"not clean; {advice} (checked {checked})", "red")

@@ -93,7 +93,7 @@ def _next(invocation: Invocation) -> int:
     argument("--type", metavar="T", help="the type of the jobs"),
     argument("--payload", metavar="JSON", help="an object; each job gets it, plus scheduled_for and missed"),
     argument("--scan", metavar="DIR", help="instead of --type: enqueue the new files of this directory"),
-    argument("--reprocess", metavar="GLOB", help="instead of --type: process matching known files again"),
+    argument("--reprocess", metavar="GLOB", help="instead of --type: reprocess matching known files"),
     argument("--since", metavar="D", help="with --reprocess: only files modified within this time before the run"),
     argument("--timezone", default="UTC", metavar="ZONE", help="IANA name (default %(default)s)"),
     argument("--priority", default="", metavar="QUEUE", help="the queue of the jobs"),
@@ -101,21 +101,21 @@ def _next(invocation: Invocation) -> int:
     argument(
         "--overlap",
         choices=("allow", "skip", "queue", "cancel"),
-        help="what to do while the last job runs (default skip)",
+        help="what to do if the previous job is unfinished (default skip)",
     ),
-    argument("--within", metavar="D", help="grace period: a run that is later than this is missed (default 10m)"),
-    argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs"),
-    argument("--timeout", metavar="D", help="time limit per attempt of its jobs"),
-    argument("--paused", action="store_const", const=True, help="add it, but do not fire it"),
+    argument("--within", metavar="D", help="grace period: a run later than this counts as missed (default 10m)"),
+    argument("--max-retries", type=whole_number(), metavar="N", help="retries of its jobs"),
+    argument("--timeout", metavar="D", help="time limit per attempt"),
+    argument("--paused", action="store_const", const=True, help="add it paused"),
     json_fields=_AS_SHOWN,
     only_confirms=True,
 )
 def _add(invocation: Invocation) -> int:
-    """Defines a schedule on the broker; running workers fire it from its next run on. Repeating the command changes
-    nothing; with other options it replaces the definition and keeps the history. A paused schedule stays paused.
-    Schedules from the configuration can't be changed here.
+    """Adds a schedule, which running workers fire from its next run on. Repeating the command changes nothing; with
+    different options it replaces the definition and keeps the history. A paused schedule stays paused. Schedules from
+    the configuration can't be changed here.
 
-    Give --type with or without --payload, or --scan, or --reprocess.
+    Needs one of --type, --scan and --reprocess.
 
     $ fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo  # on weekdays
     $ fileq schedule add inbox '@every 15m' --scan /srv/inbox  # enqueue the new files of a directory"""
@@ -125,7 +125,7 @@ def _add(invocation: Invocation) -> int:
 
     given = invocation.options
     if given.since is not None and given.reprocess is None:
-        raise ConfigError("--since goes with --reprocess; give both")
+        raise ConfigError("--since needs --reprocess")
     reprocess = None if given.reprocess is None else WantedReprocess(given.reprocess, given.since)
     wanted = {name: value for name, value in vars(given).items() if name in WantedSchedule.__struct_fields__}
     scan = None if given.scan is None else os.path.abspath(given.scan)  # the working directory of a worker is another
@@ -144,8 +144,8 @@ def _add(invocation: Invocation) -> int:
     if given.scan is not None and not given.quiet:
         _warn_of_directory(invocation.loaded, given.scan)
     if known is not None and defined is not None and known.body == defined.body:
-        return _confirm(invocation, "is as it was", has_words=True)
-    return _confirm(invocation, "is defined" if known is None else "is changed", has_words=True)
+        return _confirm(invocation, "unchanged", has_words=True)
+    return _confirm(invocation, "added" if known is None else "updated", has_words=True)
 
 
 def _in_words_of_the_line(name: str, problem: str) -> str:
@@ -204,7 +204,7 @@ def _remove(invocation: Invocation) -> int:
     known = invocation.broker().documents(KIND).get(name)
     remove_schedule(invocation.broker(), invocation.config, name)
     _note_definition(invocation, "delete_schedule", known, None)
-    return invocation.answer({"name": name, "removed": True}, lambda: [f"{name} is removed; its jobs stay"])
+    return invocation.answer({"name": name, "removed": True}, lambda: [f"{name} removed; its jobs are kept"])
 
 
 def _note_definition(invocation: Invocation, action: str, old: Document | None, new: Document | None) -> None:
@@ -217,22 +217,22 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
         invocation.note_change(action, f"/schedules/{invocation.options.name}", before, after)
 
 
-@command("schedule pause", "stop firing a schedule", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
+@command("schedule pause", "pause a schedule", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _pause(invocation: Invocation) -> int:
     """The schedule stops firing, even across restarts, until `fileq schedule resume`.
 
     $ fileq schedule pause nightly  # for now"""
     has_changed = _set_paused(invocation, is_paused=True)
-    return _confirm(invocation, "is paused" if has_changed else "is already paused")
+    return _confirm(invocation, "paused" if has_changed else "is already paused")
 
 
-@command("schedule resume", "fire a paused schedule again", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
+@command("schedule resume", "resume a paused schedule", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _resume(invocation: Invocation) -> int:
     """The schedule fires again from its next run on. Runs during the pause are neither made up nor counted.
 
     $ fileq schedule resume nightly  # continue"""
     has_changed = _set_paused(invocation, is_paused=False)
-    return _confirm(invocation, "is resumed" if has_changed else "was not paused")
+    return _confirm(invocation, "resumed" if has_changed else "was not paused")
 
 
 def _set_paused(invocation: Invocation, *, is_paused: bool) -> bool:
@@ -252,7 +252,7 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
     schedule = show_schedule(invocation.broker(), invocation.options.name)
     when = f"; {schedule.words} ({schedule.timezone})" if has_words else ""
     next_time = f"; next {_shown(schedule.next.local)}" if schedule.next else ""
-    paused = "; it is paused" if has_words and schedule.status == "paused" else ""
+    paused = "; paused" if has_words and schedule.status == "paused" else ""
     return invocation.answer(schedule, lambda: [printable(f"{schedule.name} {what}{when}{paused or next_time}")])
 
 
@@ -275,13 +275,13 @@ def _run_now(invocation: Invocation) -> int:
     id = run_now(invocation.broker(), invocation.config, name)
     invocation.note(note_run, name, id)
     _note_jobs(invocation)
-    text = [f"{id} is enqueued; the next time of {name} stays as it is"]
+    text = [f"enqueued {id}; the next run of {name} is unchanged"]
     return invocation.answer({"name": name, "id": id}, lambda: text)
 
 
 def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
     if not schedules:
-        return ["no schedules; 'schedules' in the configuration or 'fileq schedule add' defines one"]
+        return ["no schedules; add one with 'fileq schedule add' or under 'schedules' in the configuration"]
     rows: list[list[str | Cell]] = [["name", "status", "when", "next", "last job", "runs", "missed"]]
     for one in schedules:
         when = f"{one.cron} {one.timezone}".strip()
@@ -321,13 +321,13 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "max_retries": "" if one.max_retries is None else str(one.max_retries),
         "timeout": "" if one.timeout_s is None else format_duration(one.timeout_s),
         "last": f"{_shown(one.last.local)} ({_shown(one.last.utc)})" if one.last else "never",
-        "last job": f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else "",
-        "by hand": f"{_shown(one.by_hand.local)} ({_shown(one.by_hand.utc)})" if one.by_hand else "",
-        "by hand job": f"{one.by_hand_job_id} ({one.by_hand_status or 'its record is gone'})" if one.by_hand else "",
+        "last job": f"{one.last_job_id} ({one.last_status or 'record expired'})" if one.last_job_id else "",
+        "manual run": f"{_shown(one.by_hand.local)} ({_shown(one.by_hand.utc)})" if one.by_hand else "",
+        "manual job": f"{one.by_hand_job_id} ({one.by_hand_status or 'record expired'})" if one.by_hand else "",
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
     lines = record(rows.items(), screen)
-    return [*lines, *(["", "next times", *render_times(times, screen)] if times else [])]
+    return [*lines, *(["", "next runs", *render_times(times, screen)] if times else [])]
 
 
 def render_times(times: Sequence[ScheduledTime], screen: Screen) -> list[str]:

@@ -132,7 +132,7 @@ def _setting_lines(rows: list[ListedSetting]) -> list[str]:
         ("is_new_file", "boolean: the file did not exist before"),
         *_SETTINGS,
         ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
-        ("problems", "list of strings: what is still wrong with the configuration"),
+        ("problems", "list of strings: what is still invalid in the configuration"),
         ("needs_reload", "boolean: running workers use the value after SIGHUP; false if overridden"),
         ("needs_restart", "boolean: running processes must be restarted to use the value; false if overridden"),
     ),
@@ -157,14 +157,14 @@ def _set(invocation: Invocation) -> int:
     value = options.value
     if value == "-":
         if not (line := sys.stdin.readline()):
-            raise ConfigError(f"the value of {options.key} is -, but stdin is empty")
+            raise ConfigError(f"{options.key} is to be read from stdin (-), but stdin is empty")
         value = line.rstrip("\n")
     changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
     # A value that is overridden here has no effect, with or without a restart.
     needs_reload = not changed.overriding and is_reloadable(options.key)
     needs_restart = not changed.overriding and not needs_reload
     if changed.is_exposed:
-        remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
+        remark(f"every user on this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
     document = {
         "path": changed.path,
         "is_new_file": changed.is_new_file,
@@ -174,20 +174,20 @@ def _set(invocation: Invocation) -> int:
         "needs_reload": needs_reload,
         "needs_restart": needs_restart,
     }
-    text = _setting_lines(changed.written) if changed.written else [f"{options.key} is set in {changed.path}"]
+    text = _setting_lines(changed.written) if changed.written else [f"{options.key} set in {changed.path}"]
     invocation.answer(document, lambda: text)
     if options.json:
         return 0
     if changed.is_new_file:
-        remark(f"there was no configuration file; wrote a new {changed.path}")
+        remark(f"created {changed.path}")
     for problem in changed.problems:
-        remark(f"still wrong: {problem}")
+        remark(f"still invalid: {problem}")
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
         remark(f"{row.key} stays {row.value} here: {source} overrides the file")
     if (needs_restart or needs_reload) and not options.quiet:
-        advice = "send SIGHUP to workers, or restart them" if needs_reload else "restart them"
-        remark(f"fileq processes that are running keep the value they started with; {advice}")
+        advice = "send workers SIGHUP, or restart them" if needs_reload else "restart them"
+        remark(f"running fileq processes still use the old value; {advice}")
     return 0
 
 
@@ -235,9 +235,9 @@ def _checked_lines(loaded: Loaded, checked: ConfigCheck) -> Iterator[str]:
     for name in loaded.unknown_env:
         similar = loaded.misspelt_env.get(name)
         hint = f"; did you mean {similar}?" if similar else ""
-        yield f"ignored: the environment variable {name} names no setting{hint}"
+        yield f"ignored: environment variable {name} matches no setting{hint}"
     if checked.handlers is None:
-        yield "handlers were not imported; --handlers imports them, as a worker would"
+        yield "handlers were not checked; import them with --handlers"
     for route in checked.handlers or ():
         yield f"handler: {route}"
 
@@ -262,7 +262,7 @@ def _init(invocation: Invocation) -> int:
         with open(file, "x", encoding="utf-8") as opened:
             opened.write(example_yaml())
     except FileExistsError:
-        raise ConfigError(f"{file!r} exists already; name another file or remove it") from None
+        raise ConfigError(f"{file!r} already exists; choose another file or remove it") from None
     except OSError as error:
         raise ConfigError(f"{file!r} can't be written: {error.strerror}") from error
     print(f"wrote {file}")
@@ -271,7 +271,7 @@ def _init(invocation: Invocation) -> int:
 
 @command(
     "doctor",
-    "check the environment and say how to fix it",
+    "check the environment and suggest fixes",
     argument(
         "role",
         nargs="?",
@@ -314,7 +314,7 @@ def _doctor(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json({"is_ok": not failed, "checks": findings})
     else:
-        print("\nno problem found" if not failed else f"\n{failed} of {len(findings)} checks found a problem")
+        print("\nno problems found" if not failed else f"\n{failed} of {len(findings)} checks found a problem")
     return 1 if failed else 0
 
 
@@ -326,7 +326,7 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
         loaded = invocation.loaded
     except ConfigError as error:
         for problem in error.problems:
-            yield wrong("configuration", problem, "correct it, then run 'fileq config check'")
+            yield wrong("configuration", problem, "fix it, then run 'fileq config check'")
         return
     yield from check_environment(loaded, invocation.options.role, invocation.options.app_dir, invocation.broker)
 
@@ -353,7 +353,7 @@ def _print_finding(finding: Finding, screen: Screen) -> None:
     is_configured=False,
 )
 def _completion(invocation: Invocation) -> int:
-    """Prints a script for Tab completion of commands (with or without the word `admin`), options and their values,
+    """Prints a script for Tab completion of commands (with or without `admin`), options and their values,
     queues, schedules, configuration keys and files. On each Tab the script runs `fileq __complete`, which reads the
     configuration named on the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never contacts the broker.
 

@@ -42,16 +42,16 @@ _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of 
     json_fields=_SECRET,
 )
 def _add(invocation: Invocation) -> int:
-    """Defines a webhook: when one of these events happens to a job that matches the filters, a signed message is sent
-    to the URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only once.
+    """Adds a webhook: fileq sends a signed message to the URL when one of these events happens to a job that matches
+    the filters. Takes effect within 5 s. Prints the secret that signs the messages; it is shown only once.
 
     The URL must be https and resolve to a public address, unless `webhooks.allow_http`, `allow_ports` and
     `allow_networks` permit others. The address of a name is checked at each delivery. docs/webhooks.md shows how a
     receiver verifies a message.
 
-    $ fileq webhook add alerts https://example.org/hook --event job.dead  # notify a program of dead jobs
+    $ fileq webhook add alerts https://example.org/hook --event job.dead  # report dead jobs
     $ fileq webhook add r https://example.org/r --event job.failed --type report
-      # about failed attempts of jobs of one type
+      # report failed attempts of one job type
     """
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import add
@@ -62,15 +62,15 @@ def _add(invocation: Invocation) -> int:
     made = add(broker, config, options.name, options.url, options.events, wanted)
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
     invocation.note_change("add_webhook", "/webhooks", {}, {"name": made.name, **facts})
-    head = f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:"
+    head = f"webhook {made.name} takes effect within 5 s; its secret, shown only once:"
     return invocation.answer_new(made, head, made.secret)
 
 
 @command("webhook list", "list webhooks and the state of their receivers", json_fields=_LIST)
 def _list(invocation: Invocation) -> int:
-    """Lists the webhooks from the configuration and those added by command. Shows no secrets, and of a URL
-    only the scheme and the host. A disabled webhook gets no more deliveries: its receiver answered 410, or failed 50
-    times in a row over a day.
+    """Lists the webhooks from the configuration and those added with `fileq webhook add`. Secrets are not shown, and of
+    each URL only the scheme and host. A disabled webhook gets no more deliveries: its receiver answered 410, or failed
+    50 times in a row over a day.
 
     $ fileq webhook list  # all webhooks
     $ fileq webhook list --json  # as JSON"""
@@ -81,7 +81,7 @@ def _list(invocation: Invocation) -> int:
 
 
 def _webhook_lines(found: WebhookList) -> list[str]:
-    lines = [] if found.webhooks else ["there are no webhooks; 'fileq webhook add' adds one"]
+    lines = [] if found.webhooks else ["no webhooks; add one with 'fileq webhook add'"]
     rows = [["name", "status", "events", "filter", "url"]]
     notes = []
     for one in found.webhooks:
@@ -97,10 +97,10 @@ def _webhook_lines(found: WebhookList) -> list[str]:
 
 @command("webhook remove", "remove a webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _remove(invocation: Invocation) -> int:
-    """Removes a webhook that was added by command. Pending deliveries are completed without being sent. A webhook from
-    the configuration must be removed there.
+    """Removes a webhook added with `fileq webhook add`. Pending deliveries are completed without being sent. A webhook
+    from the configuration must be removed there.
 
-    $ fileq webhook remove alerts  # send no more"""
+    $ fileq webhook remove alerts  # stop sending"""
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import remove, store_of
 
@@ -109,12 +109,12 @@ def _remove(invocation: Invocation) -> int:
     result = remove(broker, config, name)
     facts = webhook_facts(known.webhook) if known is not None else {}
     invocation.note_change("remove_webhook", f"/webhooks/{name}", facts, {})
-    return invocation.answer(result, lambda: [f"webhook {result.name} is removed; pending deliveries are not sent"])
+    return invocation.answer(result, lambda: [f"webhook {result.name} removed; pending deliveries will not be sent"])
 
 
-@command("webhook test", "send a test message and show the answer", _NAME_ARGUMENT, json_fields=_TEST)
+@command("webhook test", "send a test message and show the response", _NAME_ARGUMENT, json_fields=_TEST)
 def _test(invocation: Invocation) -> int:
-    """Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is
+    """Sends a message of type `webhook.test` from this machine and waits up to 20 s for the response. Nothing is
     retried and no job is created. Exit code 1 if the receiver does not accept it.
 
     $ fileq webhook test alerts  # does the receiver accept messages?"""
@@ -122,8 +122,8 @@ def _test(invocation: Invocation) -> int:
 
     done = test(invocation.broker(), invocation.config, invocation.options.name)
     invocation.note_change("send_test_message", f"/webhooks/{invocation.options.name}/test", {}, {})
-    fate = f"failed: {done.error}" if done.error else f"accepted with {done.answer_status} after {done.duration_s:g}s"
-    lines = [printable(fate), *([f"answer: {done.answer}"] if done.answer else [])]
+    fate = f"failed: {done.error}" if done.error else f"accepted with {done.answer_status} in {done.duration_s:g}s"
+    lines = [printable(fate), *([f"response: {done.answer}"] if done.answer else [])]
     return invocation.answer(done, lambda: lines, 1 if done.error else 0)
 
 
@@ -135,7 +135,7 @@ def _test(invocation: Invocation) -> int:
     json_fields=declared("fileq.commands.webhooks:DeliveryList"),
 )
 def _deliveries(invocation: Invocation) -> int:
-    """Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type
+    """Lists the newest deliveries with the response or error of the last attempt. A delivery is a job of type
     fileq.webhook: `fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Searches the
     newest 10,000 jobs of each list; records are kept for worker.history_ttl.
 
@@ -149,8 +149,8 @@ def _deliveries(invocation: Invocation) -> int:
 
 def _delivery_table(found: DeliveryList) -> list[str]:
     if not found.deliveries:
-        return ["no delivery is known"]
-    rows = [["id", "event", "status", "attempts", "created", "answer"]]
+        return ["no deliveries"]
+    rows = [["id", "event", "status", "attempts", "created", "response"]]
     short = short_ids([one.id for one in found.deliveries])
     for one in found.deliveries:
         answer = one.error or str(one.answer_status or "-")
@@ -162,23 +162,23 @@ def _delivery_table(found: DeliveryList) -> list[str]:
 
 @command("webhook rotate", "replace the secret of a webhook", _NAME_ARGUMENT, json_fields=_SECRET)
 def _rotate(invocation: Invocation) -> int:
-    """Creates a new secret and prints it, only this once. For 24 hours messages are signed with both secrets, so
+    """Creates a new secret and prints it; it is shown only once. For 24 hours messages are signed with both secrets, so
     receivers can switch at any time. The secret of a webhook from the configuration must be replaced there.
 
-    $ fileq webhook rotate alerts  # a new secret"""
+    $ fileq webhook rotate alerts  # replace the secret"""
     from fileq.commands.webhooks import rotate
 
     made = rotate(invocation.broker(), invocation.config, invocation.options.name)
     invocation.note_change("rotate_webhook", f"/webhooks/{invocation.options.name}/rotate", {}, {"secret": "replaced"})
     until = f"the old one is valid until {made.previous_secret_until}"
-    head = f"the new secret of webhook {made.name}, shown only this once; {until}:"
+    head = f"the new secret of webhook {made.name}, shown only once; {until}:"
     return invocation.answer_new(made, head, made.secret)
 
 
 @command("webhook enable", "re-enable a disabled webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _enable(invocation: Invocation) -> int:
-    """Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its
-    failures. Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.
+    """Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and resets its failure
+    count. Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.
 
     $ fileq webhook enable alerts  # the receiver is back"""
     from fileq.commands.webhooks import enable
@@ -188,6 +188,6 @@ def _enable(invocation: Invocation) -> int:
         invocation.note_change(
             "enable_webhook", f"/webhooks/{invocation.options.name}/enable", {"state": "disabled"}, {"state": "enabled"}
         )
-    again = "then 'fileq dlq retry --all --type fileq.webhook' sends again what it missed"
-    changed = f"is enabled; workers learn of it within 5 s, {again}" if result.has_changed else "was not disabled"
+    again = "then resend missed deliveries with 'fileq dlq retry --all --type fileq.webhook'"
+    changed = f"enabled; workers pick it up within 5 s, {again}" if result.has_changed else "was not disabled"
     return invocation.answer(result, lambda: [f"webhook {result.name} {changed}"])

@@ -68,9 +68,9 @@ def _short(text: str) -> str:
 class PauseResult(Struct, frozen=True):
     queue: str
     is_paused: Annotated[bool, means("the state after the command")]
-    has_changed: Annotated[bool, means("false if the queue was in this state before")]
+    has_changed: Annotated[bool, means("false if it already was")]
     waiting: Annotated[int, means("jobs in the queue")]
-    reason: Annotated[str, means("why it is paused; empty if no reason is known")] = ""
+    reason: Annotated[str, means("why it is paused; empty if unknown")] = ""
     old_reason: Annotated[str, means("why it was paused before the command")] = ""
 
 

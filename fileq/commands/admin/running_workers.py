@@ -24,11 +24,11 @@ from fileq.queries.documents import WorkerDocument, worker_documents
 
 
 class WorkerList(Struct, frozen=True):
-    at: Annotated[str, means("current time by the broker's clock (RFC 3339)")]
+    at: Annotated[str, means("current time on the broker's clock (RFC 3339)")]
     workers: Annotated[tuple[WorkerDocument, ...], means("one object per process")]
     slots: Annotated[int, means("in all processes")]
     busy: Annotated[int, means("in all processes")]
-    lost: Annotated[tuple[LostWorker, ...], means("processes that died in the last hour, the newest first")] = ()
+    lost: Annotated[tuple[LostWorker, ...], means("processes that died in the last hour, newest first")] = ()
 
 
 class ReportedBreaker(Struct, frozen=True):
@@ -94,7 +94,7 @@ def check_route(route: str, config: Config, reported: Iterable[str]) -> None:
     all_routes = f"the routes are {', '.join(map(repr, known)) or 'none'}"
     is_complete = config.handlers_are_given and not config.imports
     if advice := did_you_mean(route, known, all_routes if is_complete else ""):
-        raise ConfigError(f"no route is known as {route!r}: neither the configuration nor a worker has it; {advice}")
+        raise ConfigError(f"no route is named {route!r} in the configuration or any worker; {advice}")
 
 
 def _configured(config: Config) -> Iterator[str]:

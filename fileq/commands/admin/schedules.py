@@ -45,16 +45,16 @@ class ScheduleView(Struct, frozen=True):
     payload: Annotated[dict[str, Any], means("of its jobs")]
     priority: Annotated[str, means("queue of its jobs; empty: the default")]
     missed: Annotated[str, means("what happens to missed runs: skip, last or all:N")]
-    overlap: Annotated[str, means("what happens while its last job runs: allow, skip, queue or cancel")]
-    within_s: Annotated[float, means("grace period: a run that is later than this is missed")]
+    overlap: Annotated[str, means("what happens if the previous job is unfinished: allow, skip, queue or cancel")]
+    within_s: Annotated[float, means("grace period: a run later than this counts as missed")]
     max_retries: Annotated[int | None, means("null: the route decides")]
     timeout_s: Annotated[float | None, means("null: the route decides")]
     next: Annotated[ScheduledTime | None, means("null, or the next run")]
-    last: Annotated[ScheduledTime | None, means("null, or the last time that ended")]
+    last: Annotated[ScheduledTime | None, means("null, or the last run that was due")]
     last_job_id: Annotated[str, means("of the last job enqueued; empty if there is none")]
-    last_status: Annotated[str | None, means("status of that job; null if its record is gone")]
-    runs: Annotated[int, means("runs that had a job")]
-    missed_count: Annotated[int, means("runs without a job")]
+    last_status: Annotated[str | None, means("status of that job; null if its record has expired")]
+    runs: Annotated[int, means("runs that enqueued a job")]
+    missed_count: Annotated[int, means("runs skipped")]
     by_hand: Annotated[ScheduledTime | None, means("null, or when it was last run manually")] = None
     by_hand_job_id: Annotated[str, means("the job of that run")] = ""
     by_hand_status: Annotated[str | None, means("status of that job")] = None
@@ -73,14 +73,14 @@ def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]
     """The next times, beginning with the one that is due next. A pause is ignored."""
     found = the_schedule(broker, name)
     if found.document is None:
-        raise BrokerError(f"schedule {name} has no times: {found.problem or 'its definition is missing'}")
+        raise BrokerError(f"schedule {name} has no runs: {found.problem or 'its definition is missing'}")
     definition, now_ms = found.document.definition, broker_now_ms(broker)
     try:
         first_ms = found.state.next_ms if found.state is not None else NEVER_MS
         after_ms = first_ms - 1 if now_ms < first_ms < NEVER_MS else now_ms
         return [scheduled_time(ms, definition.timezone) for ms in islice(definition.times.times_after(after_ms), count)]
     except ValueError as error:
-        raise BrokerError(f"schedule {name} has no times: {error}") from error
+        raise BrokerError(f"schedule {name} has no runs: {error}") from error
 
 
 def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | None = None) -> list[ScheduleView]:
@@ -125,11 +125,11 @@ def _status(known: KnownSchedule, problem: str, now_ms: int) -> tuple[str, str]:
     if problem:
         return "broken", problem
     if not known.is_complete or state is None:
-        return "incomplete", "a process was killed while it changed it; a worker completes it within a minute"
+        return "incomplete", "a process was killed while changing it; a worker completes the change within a minute"
     if state.is_paused:
         return "paused", ""
     if state.next_ms < now_ms - LATE_MS:
-        return "late", "its time has passed and no worker fires it; is one running? its log says what is wrong"
+        return "late", "it is overdue and no worker has fired it; check that a worker is running, and its log"
     return "active", ""
 
 

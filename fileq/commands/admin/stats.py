@@ -42,7 +42,7 @@ class QueueStats(Struct, frozen=True):
     length: Annotated[int, means("pending jobs")]
     oldest_age_s: Annotated[float | None, means("how long the next job has been pending")]
     is_paused: bool
-    pause: Annotated[PauseNote | None, means("null if it is not paused, or if unknown who paused it")] = None
+    pause: Annotated[PauseNote | None, means("null if it is not paused, or if it is unknown who paused it")] = None
 
 
 def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
@@ -86,7 +86,7 @@ class ProducerProcess(Struct, frozen=True):
     ]
     problem: Annotated[str, means("why a directory cannot be read; empty if it can")]
     held_by: Annotated[str, means("the setting that limits enqueueing, such as producer.rate_limit_per_sec, or empty")]
-    held_since: Annotated[Time, means("since when, without a break")]
+    held_since: Annotated[Time, means("since when, without interruption")]
     last_scan: Annotated[LastScan | None, means("null, or the last full scan")]
     enqueued: Annotated[int, means("files enqueued since it started")]
     waiting: Annotated[int, means("files found but not enqueued yet")]
@@ -135,21 +135,21 @@ class ErrorCount(Struct, frozen=True):
 class ScheduleCounts(Struct, frozen=True):
     count: int
     paused: int
-    late: Annotated[tuple[str, ...], means("names of schedules overdue by a minute that no worker has fired")]
+    late: Annotated[tuple[str, ...], means("names of schedules overdue by more than a minute")]
 
 
 class Stats(Struct, frozen=True):
     broker: Annotated[str, means("kind of broker")]
     where: Annotated[str, means("its address or file")]
-    at: Annotated[str, means("current time by the broker's clock (RFC 3339)")]
+    at: Annotated[str, means("current time on the broker's clock (RFC 3339)")]
     queues: tuple[QueueStats, ...]
     scheduled: Annotated[int, means("scheduled, retrying and deferred jobs")]
     processing: Annotated[int, means("jobs held by slots, including those about to be deferred")]
-    heartbeats: Annotated[int, means("slots with a heartbeat, those included that hold jobs claimed in advance")]
+    heartbeats: Annotated[int, means("slots with a heartbeat, including those that hold prefetched jobs")]
     completed: Annotated[int, means("jobs in this list")]
     dead: Annotated[int, means("jobs in this list")]
     cancelled: Annotated[int, means("jobs in this list")]
-    orders: Annotated[int, means("files of ended jobs that are still to be moved or deleted (worker.after)")]
+    orders: Annotated[int, means("files of ended jobs still to be moved or deleted (worker.after)")]
     totals: Annotated[
         Mapping[str, int],
         means(
@@ -165,14 +165,14 @@ class Stats(Struct, frozen=True):
         float | None,
         means(
             "seconds until the backlog is done at the current rate; null if unknown, for example while a"
-            " job runs much longer than the others took"
+            " job runs much longer than usual"
         ),
     ]
     eta_per_second: Annotated[float | None, means("that rate: jobs completed or dead per second")]
     eta_basis: Annotated[str | None, means("last_minute, or last_hours if no job ended in the last minute")]
     workers: tuple[WorkerDocument, ...]
     producers: Annotated[tuple[ProducerProcess, ...], means("live producers")]
-    errors: Annotated[tuple[ErrorCount, ...], means("failed attempts, deaths of processes and refused jobs by kind")]
+    errors: Annotated[tuple[ErrorCount, ...], means("failed attempts, crashes and refused jobs by kind")]
     schedules: ScheduleCounts
 
     @property

@@ -254,7 +254,7 @@ def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> Non
         return
     for id, view in zip(ids, request.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and info_of(view.info).made_by != request.caller.id:
-            raise ApiProblem("batch-closed", f"batch {id} no longer takes jobs, or does not exist")
+            raise ApiProblem("batch-closed", f"batch {id} no longer accepts jobs, or does not exist")
 
 
 class IdempotentRequest(Struct, frozen=True):

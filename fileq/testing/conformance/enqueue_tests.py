@@ -225,7 +225,7 @@ def test_two_producers_of_one_id_enqueue_it_once(harness: Harness) -> None:
 
 
 def test_an_unknown_queue_is_refused_by_name(harness: Harness) -> None:
-    with pytest.raises(BrokerError, match="'urgent'; there are high, low"):
+    with pytest.raises(BrokerError, match="'urgent'; known: high, low"):
         harness.broker.enqueue([an_entry("a"), an_entry("b", queue="urgent")])
     assert raws_in(harness, "low") == []
     assert drift(harness) == 0

@@ -155,7 +155,7 @@ def test_a_wrong_cursor_is_refused(harness: Harness, place: str, cursor: str) ->
 
 
 def test_an_unknown_place_and_a_wrong_size_are_refused(harness: Harness) -> None:
-    with pytest.raises(BrokerError, match="no place is called 'nowhere'; there are high, low, scheduled, processing"):
+    with pytest.raises(BrokerError, match="no place is named 'nowhere'; known: high, low, scheduled, processing"):
         harness.broker.page("nowhere")
     with pytest.raises(BrokerError, match="size is 0"):
         harness.broker.page("low", "", 0)

@@ -128,9 +128,9 @@ def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> 
     settings = {**setup.settings, "producer.scan_dir": setup.inbox}
     for words, message in (
         (("batch", "show", "nope"), "no batch has the id 'nope'"),
-        (("batch", "seal", opened["id"]), "is not open; it is finished"),
+        (("batch", "seal", opened["id"]), "is not open but finished"),
         (("batch", "cancel", opened["id"]), f"batch {opened['id']} is already cancelled"),
-        (("enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"]), "is cancelled; it no longer takes jobs"),
+        (("enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"]), "is cancelled; it no longer accepts jobs"),
     ):
         ended = run(*words, cwd=setup.directory, settings=settings)
         assert ended.returncode == 1

@@ -42,9 +42,9 @@ def test_cancel_says_when_a_handler_is_stopped_by_force(shell: CommandLine) -> N
 def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine) -> None:
     enqueue(shell, "later", delay_ms=60_000)
     settle(shell, deferred(running(shell, "limited"), delay_ms=60_000))
-    assert "0 jobs are pending; 2 scheduled, retrying or deferred." in shell.run("stats")
+    assert "No jobs pending; 2 scheduled, retrying or deferred." in shell.run("stats")
     enqueue(shell, "now")
-    assert "1 job to do; none was completed recently; 2 scheduled, retrying or deferred." in shell.run("stats")
+    assert "1 job left; none completed recently; 2 scheduled, retrying or deferred." in shell.run("stats")
 
 
 def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandLine) -> None:
@@ -55,8 +55,8 @@ def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandL
 def test_a_reset_without_an_open_breaker_says_so(shell: CommandLine) -> None:
     shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
     said = shell.run("breaker", "reset", "**/*.pdf")
-    assert said == "no worker reports an open breaker of **/*.pdf; one that has just opened is closed within 10s\n"
-    assert shell.run("breaker", "reset").startswith("no worker reports an open breaker; one that")
+    assert said == "no worker reports an open breaker of **/*.pdf; any that just opened closes within 10s\n"
+    assert shell.run("breaker", "reset").startswith("no worker reports an open breaker; any that")
 
 
 def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
@@ -79,17 +79,17 @@ def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "advice"),
+    ("words", "code", "advice"),
     [
-        (("show", "4e0"), "give at least 4 characters of the id"),
-        (("show", "in/a.pdf"), "for a file: 'fileq trace PATH'"),
-        (("trace", "2f6c1d0e"), "for a job: 'fileq show 2f6c1d0e'"),
+        (("show", "4e0"), 2, "give at least 4 characters of the id"),
+        (("show", "in/a.pdf"), 1, "for a file: 'fileq trace PATH'"),
+        (("trace", "2f6c1d0e"), 1, "for a job: 'fileq show 2f6c1d0e'"),
     ],
 )
 def test_an_id_and_a_path_lead_to_the_command_that_takes_them(
-    shell: CommandLine, words: tuple[str, str], advice: str
+    shell: CommandLine, words: tuple[str, str], code: int, advice: str
 ) -> None:
-    assert advice in shell.fail(*words, code=1)
+    assert advice in shell.fail(*words, code=code)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_an_id_and_a_path_lead_to_the_command_that_takes_them(
     [
         (("retry", "2f6c1d0e"), "'fileq dlq retry ID' retries a dead job"),
         (("admin", "retry", "2f6c1d0e"), "'fileq dlq retry ID' retries a dead job"),
-        (("logs",), "'fileq events' follows the jobs; the log of a worker goes to its stderr"),
-        (("stop",), "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"),
-        (("worker", "restart"), "a role in a terminal is stopped by it"),
+        (("logs",), "'fileq events' follows jobs; workers log to stderr"),
+        (("stop",), "to stop a role, press Ctrl-C or send SIGTERM to its pid ('fileq workers' shows it)"),
+        (("worker", "restart"), "but stops a role in a terminal"),
         (("ps",), "'fileq workers' lists the workers"),
-        (("serve", "stop"), "to stop a role press Ctrl-C or send SIGTERM"),
+        (("serve", "stop"), "to stop a role, press Ctrl-C or send SIGTERM"),
     ],
 )
 def test_commands_that_other_programs_have_lead_to_those_of_fileq(
@@ -115,8 +115,8 @@ def test_a_moved_dead_file_is_shown_and_found_at_its_new_place(shell: CommandLin
     path = bury_file(shell, "a.pdf", "bad", moved)
     assert f"  moved to {moved}" in shell.run("dlq", "list").splitlines()
     traced = shell.run("trace", moved)
-    assert "job of a file that was moved here" in traced
-    assert f"  path of its job: {path}" in traced
+    assert "job of a file moved here" in traced
+    assert f"  job path: {path}" in traced
     assert "  job bad" in traced
 
 
@@ -124,8 +124,8 @@ def test_the_trace_of_a_dead_file_says_where_its_traceback_is(shell: CommandLine
     path = bury_file(shell, "a.pdf", "first", traceback="Traceback …")
     bury_file(shell, "a.pdf", "second", traceback="Traceback …", output="text")
     traced = shell.run("trace", path).splitlines()
-    assert "  'fileq show first' has the traceback" in traced
-    assert "  'fileq show second' has the traceback and what the handler printed" in traced
+    assert "  for the traceback: 'fileq show first'" in traced
+    assert "  for the traceback and the handler's output: 'fileq show second'" in traced
     assert any(line.startswith("an earlier job of this file") for line in traced)
 
 
@@ -170,7 +170,7 @@ def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> N
         assert (file["result"], file["path"]) == ("would_enqueue", str(moved))
     shell.run(*advised)
     assert f"a worker moved it to '{moved}'" in shell.fail("enqueue", path, code=2)
-    assert "1 file skipped, not finished yet" in shell.run("reprocess", "--match", str(moved))
+    assert "1 file skipped, still unfinished" in shell.run("reprocess", "--match", str(moved))
     assert "there is no such file" in shell.fail("enqueue", str(shell.setup.inbox / "never"), code=2)
 
 
@@ -181,7 +181,7 @@ def test_a_moved_file_whose_job_was_deleted_is_moved_back_to_be_enqueued(shell: 
     shell.settings["worker.after.dead"] = f"move:{moved.parent}"
     path = bury_file(shell, "a.txt", "one", str(moved))
     shell.run("dlq", "delete", "one", "--yes")
-    assert "its record has expired (worker.history_ttl) or was deleted" in shell.run("trace", path)
+    assert "the record has expired (worker.history_ttl) or was deleted" in shell.run("trace", path)
     said = shell.fail("trace", str(moved), code=1)
     assert "worker.after moves files there, and the record of its job has expired or was deleted" in said
     assert "was never enqueued" not in said

@@ -17,9 +17,9 @@ from tests.support.program import command, environment, run
 from tests.support.terminal import Terminal
 
 FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
-KEPT = "fileq: fileq processes that are running keep the value they started with"
+KEPT = "fileq: running fileq processes still use the old value"
 RESTART = f"{KEPT}; restart them\n"
-RELOAD = f"{KEPT}; send SIGHUP to workers, or restart them\n"
+RELOAD = f"{KEPT}; send workers SIGHUP, or restart them\n"
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def test_set_from_an_empty_stdin_changes_nothing(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["config", "set", "redis.password", "-"]) == 2
-    assert capsys.readouterr().err == "fileq: the value of redis.password is -, but stdin is empty\n"
+    assert capsys.readouterr().err == "fileq: redis.password is to be read from stdin (-), but stdin is empty\n"
     assert file.read_text() == FILE
 
 
 def test_set_without_a_file_creates_one_and_reports_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "set", "worker.count", "8"]) == 0
     assert (here / "config.yaml").read_text() == "worker:\n  count: 8\n"
-    assert "wrote a new config.yaml" in capsys.readouterr().err
+    assert "fileq: created config.yaml\n" in capsys.readouterr().err
 
 
 def test_set_writes_the_file_that_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_one_of_two_mistakes_can_be_fixed_and_the_other_is_reported(
     file.write_text("worker: {count: 0, timeout: soon}\n")
     assert main(["config", "set", "worker.count", "2"]) == 0
     shown = capsys.readouterr()
-    assert shown.out == "worker.count is set in config.yaml\n"
-    assert "still wrong: config.yaml:1: worker.timeout is 'soon'" in shown.err
+    assert shown.out == "worker.count set in config.yaml\n"
+    assert "still invalid: config.yaml:1: worker.timeout is 'soon'" in shown.err
     assert file.read_text() == "worker: {count: 2, timeout: soon}\n"
 
 
@@ -376,7 +376,7 @@ def test_check_warns_of_what_does_less_than_it_seems_to(
     assert main(["config", "check"]) == 0
     out = capsys.readouterr().out
     assert out.count("\nwarning: ") == len(warnings)
-    assert "handlers were not imported; --handlers imports them" in out
+    assert "handlers were not checked; import them with --handlers" in out
 
 
 def test_check_breaks_its_lines_between_words(file: Path) -> None:
@@ -384,7 +384,7 @@ def test_check_breaks_its_lines_between_words(file: Path) -> None:
     with closing(terminal):
         _, shown = terminal.finish()
     assert max(map(len, shown.splitlines())) <= 40
-    assert "handlers were not imported; --handlers\r\n" in shown
+    assert "handlers were not checked; import them\r\n  with --handlers\r\n" in shown
 
 
 def test_check_warns_of_included_globs_as_of_those_of_routes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -419,10 +419,10 @@ def test_check_warns_of_globs_that_miss_files_by_their_case(
     assert main(["config", "check", "--json"]) == 0
     warnings = [one for one in json.loads(capsys.readouterr().out)["warnings"] if "include_globs:" in one]
     assert sorted(warnings) == [
-        f"producer.include_globs: '**/*.pdf' misses '{here}/in/A.PDF' and 1 more by upper and lower case; "
-        "to take them add '**/*.PDF' here and to a route",
-        f"producer.include_globs: '**/*.{{txt,csv}}' misses '{here}/in/D.TXT' by upper and lower case; "
-        "to take them add a glob for them here and to a route",
+        f"producer.include_globs: '**/*.pdf' misses '{here}/in/A.PDF' and 1 more because of case; "
+        "to include them, add '**/*.PDF' here and to a route",
+        f"producer.include_globs: '**/*.{{txt,csv}}' misses '{here}/in/D.TXT' because of case; "
+        "to include them, add a glob for them here and to a route",
     ]
 
 

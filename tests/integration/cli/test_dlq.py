@@ -132,18 +132,18 @@ def test_dead_jobs_are_grouped_by_cause_and_one_group_is_chosen(shell: CommandLi
 def test_an_empty_dead_letter_queue(shell: CommandLine) -> None:
     assert shell.run("dlq", "list") == "no dead jobs\n"
     assert shell.json("dlq", "list") == {"total": 0, "jobs": []}
-    assert shell.run("dlq", "retry", "--all") == "0 jobs retried\n"
+    assert shell.run("dlq", "retry", "--all") == "no jobs match\n"
     assert shell.run("purge-dlq", "--yes") == "0 dead jobs deleted\n"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("dlq", "retry"), "which dead jobs? give ids, or --all"),
-        (("dlq", "retry", "--match", "*.pdf"), "give --all as well"),
-        (("dlq", "retry", "--all", "a"), "not both"),
+        (("dlq", "retry"), "specify dead jobs by id, or --all"),
+        (("dlq", "retry", "--match", "*.pdf"), "filters need --all"),
+        (("dlq", "retry", "--all", "a"), "specify either ids or --all"),
         (("dlq", "retry", "--all", "--match", ""), "--match is empty"),
-        (("dlq", "delete"), "which dead jobs? give ids, or --all"),
+        (("dlq", "delete"), "specify dead jobs by id, or --all"),
         (("dlq", "list", "--limit", "0"), "--limit is '0'"),
         (("dlq", "lst"), "unknown command"),
     ],

@@ -34,7 +34,7 @@ def test_a_healthy_system_has_no_problem_and_one_line_for_each_check(broker_setu
     ended = run("doctor", cwd=broker_setup.directory, settings=settings)
     assert ended.returncode == 0, ended.stdout
     *lines, empty, summary = ended.stdout.splitlines()
-    assert (empty, summary, ended.stderr) == ("", "no problem found", "")
+    assert (empty, summary, ended.stderr) == ("", "no problems found", "")
     assert all(line.startswith(("✓ ", "– ")) for line in lines)
     assert any(line.startswith(f"✓ broker             {broker_setup.kind}, ") for line in lines)
     assert "\x1b" not in ended.stdout

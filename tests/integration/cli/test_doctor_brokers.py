@@ -68,7 +68,7 @@ def test_what_a_user_may_not_read_is_unknown_and_not_a_problem(cwd: Path, valkey
     [
         ("llen", "read"),
         ("hget", "enqueue"),
-        ("rpoplpush", "claim"),
+        ("ltrim", "claim"),
         ("rpop", "complete"),
         ("rpush", "release"),
         ("incrby", "limit routes"),

@@ -129,7 +129,7 @@ def test_a_time_without_a_zone_is_local_and_is_printed_with_its_zone(
         settings=broker_setup.settings,
     )
     assert (ended.returncode, ended.stdout) == (0, "later\n")
-    assert ended.stderr == "fileq: --at has no zone; local time was assumed: 2999-01-01T09:00:00+09:00\n"
+    assert ended.stderr == "fileq: --at has no time zone; using local time: 2999-01-01T09:00:00+09:00\n"
     assert job_of(broker_setup, "later").process_at == "2999-01-01T00:00:00.000Z"
 
 
@@ -190,7 +190,7 @@ def test_a_job_as_json_keeps_its_options(broker_setup: BrokerSetup) -> None:
 
 def test_the_run_at_of_a_job_as_json_is_remarked_as_at_is(broker_setup: BrokerSetup) -> None:
     said = enqueue(broker_setup, '{"type": "t", "run_at": "2001-01-01T00:00"}').stderr
-    assert "fileq: run_at has no zone; local time was assumed: 2001-01-01T00:00:00" in said
+    assert "fileq: run_at has no time zone; using local time: 2001-01-01T00:00:00" in said
     assert "fileq: run_at is in the past, " in said
 
 
@@ -213,16 +213,16 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (["none/in/it"], "'none/in/it' can't be enqueued: there is no such file"),
         (["outside"], "outside' leads outside the allowed roots"),
         (["in/way-out"], "leads outside the allowed roots"),
-        ([""], "PATH is empty; give a value"),
+        ([""], "PATH is empty; pass a value"),
         (["in/pipe"], "'in/pipe' can't be enqueued: it is not a regular file"),
         (["in/a", "--priority", "hgih"], "--priority is 'hgih'; it must be one of high, low"),
         (["in/a", "in/a", "--id", "x"], "--id is 'x', but there are 2 jobs to enqueue"),
         (["in/a", "--id", "a b"], "--id 'a b' can't be used"),
         (["in/a", "--id", ""], "--id is empty"),
-        (["in/a", "--type", "t"], "--type queues a job without a file; leave out --type or 'in/a'"),
+        (["in/a", "--type", "t"], "--type enqueues a job without a file; omit --type or 'in/a'"),
         (["in/a", "--payload", "{}"], "--payload needs --type"),
         (["--type", "t", "--payload", "{"], "--payload is '{'; it must be JSON"),
-        (["--type", ""], "--type is empty; give a value, or leave it out"),
+        (["--type", ""], "--type is empty; pass a value, or omit it"),
         (["{broken"], "the argument is '{broken'; it must be JSON"),
         (["--type", "t", "--payload", '{"a": [{"b": 1, "b": 2}]}'], "the key 'b' is given twice"),
         (['{"command": "ls", "command": "df"}'], "the key 'command' is given twice"),
@@ -235,7 +235,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (['{"comand": "ls"}'], "the key 'comand' is unknown; did you mean 'command'?"),
         (['{"command": "ls", "max_retry": 3}'], "the key 'max_retry' is unknown; did you mean 'max_retries'?"),
         (['{"command": "ls", "maxRetries": 3}'], "did you mean 'max_retries'?"),
-        (['{"command": "ls", "colour": 3}'], "there are command, type, payload, id, priority, max_retries, timeout"),
+        (['{"command": "ls", "colour": 3}'], "known: command, type, payload, id, priority, max_retries, timeout"),
         (['{"command": "ls", "max_retries": "3"}'], "max_retries: Expected `int | null`, got `str`"),
         (['{"command": "ls", "max_retries": -1}'], "max_retries is -1; it must be a whole number"),
         (['{"command": "ls", "timeout": 0}'], "timeout is 0; it must be longer than 0"),
@@ -373,7 +373,7 @@ def test_an_empty_manifest_is_reported(on_sqlite: BrokerSetup) -> None:
     enqueue(on_sqlite, "--type", "t")
     (on_sqlite.directory / "list").touch()
     ended = run("batch", "create", "--manifest", "list", cwd=on_sqlite.directory, settings=on_sqlite.settings)
-    assert ended.stderr == "fileq: list names no file: the batch is empty, so it is finished\n"
+    assert ended.stderr == "fileq: list lists no files: the batch is empty and already finished\n"
 
 
 def test_a_new_database_in_a_wrong_directory_is_a_warning_once(tmp_path: Path) -> None:

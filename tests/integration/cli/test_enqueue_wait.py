@@ -109,7 +109,7 @@ def test_ctrl_c_leaves_the_job_queued(each_setup: WorkerSetup) -> None:
         wait_until(lambda: "job-1" in program.text(), 20)
         program.signal(signal.SIGINT)
         assert program.wait(20) == 130
-        assert "they stay queued" in program.text()
+        assert "they stay enqueued" in program.text()
     assert has_job(each_setup, "job-1", State.PENDING)
 
 

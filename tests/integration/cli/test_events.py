@@ -20,7 +20,7 @@ from tests.support.worker_setup import WorkerSetup
 def following(setup: WorkerSetup, *options: str, **settings: object) -> Program:
     named = {key.replace("__", "."): value for key, value in settings.items()}
     program = Program("events", *options, cwd=setup.directory, settings={**setup.settings, **named}, wait=False)
-    wait_until(lambda: "following the events" in program.text(), 20)
+    wait_until(lambda: "following events" in program.text(), 20)
     return program
 
 
@@ -61,7 +61,7 @@ def test_on_a_terminal_lines_fit_its_width(sqlite_setup: WorkerSetup) -> None:
     path.write_bytes(b"x")
     words = command("events", settings=setup.settings)
     with closing(Terminal(words, setup.directory, 80, is_stdout=True)) as terminal:
-        terminal.wait_shown("following the events")
+        terminal.wait_shown("following events")
         setup.enqueue_file(path, "job-1")
         terminal.wait_shown(r"job:created .*/a\.pdf .*id=job-1\r\n")
     [line] = [line for line in terminal.shown().splitlines() if "job:created" in line]

@@ -81,8 +81,8 @@ def test_a_clean_system_is_exit_0(shell: CommandLine) -> None:
         [],
     )
     out = shell.run("fsck")
-    assert "3 produced + 0 adopted = 3" in out
-    assert "pending includes 1 that other programs pushed" in out
+    assert "3 enqueued + 0 adopted = 3" in out
+    assert "pending includes 1 pushed by other programs" in out
     assert shell.json("fsck", "--repair")["repairs"] == []
 
 
@@ -160,7 +160,7 @@ def test_the_real_program_finds_and_repairs_damage(shell: CommandLine) -> None:
     lose_element(shell)
     ended = run("fsck", cwd=shell.directory, settings=shell.settings)
     assert (ended.returncode, ended.stderr) == (1, "")
-    assert "'fileq fsck --repair' repairs what it can" in ended.stdout
+    assert "to repair: 'fileq fsck --repair'" in ended.stdout
     repaired = run("fsck", "--repair", cwd=shell.directory, settings=shell.settings)
     assert (repaired.returncode, repaired.stderr) == (0, "")
     assert ids_in(shell, "low") == ["lost"]

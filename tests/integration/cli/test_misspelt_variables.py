@@ -37,5 +37,5 @@ def test_a_role_warns_once_before_it_opens_the_broker(tmp_path: Path, role: str)
 
 def test_config_check_names_the_similar_variable(tmp_path: Path) -> None:
     ended = run_with({"FILEQ_WORKER_CUONT": "3", "FILEQ_SITE": "x"}, "config", "check", cwd=tmp_path)
-    assert "FILEQ_WORKER_CUONT names no setting; did you mean FILEQ_WORKER_COUNT?\n" in ended.stdout
-    assert "FILEQ_SITE names no setting\n" in ended.stdout
+    assert "FILEQ_WORKER_CUONT matches no setting; did you mean FILEQ_WORKER_COUNT?\n" in ended.stdout
+    assert "FILEQ_SITE matches no setting\n" in ended.stdout

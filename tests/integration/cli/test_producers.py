@@ -50,7 +50,7 @@ def test_a_producer_is_shown_with_its_last_scan_until_it_stops(broker_setup: Bro
         assert "ago: 2 files" in text
         assert f"scans {broker_setup.inbox}" in text
         assert one["last_scan"]["skipped"] == {"excluded": 1}
-        assert "  skipped 1 excluded; 'fileq trace PATH' says why" in text
+        assert "  skipped 1 excluded; for the reason: 'fileq trace PATH'" in text
         assert program.stop() == 0
         assert shown(broker_setup) == []
         assert "no producers" in stats(broker_setup)

@@ -20,7 +20,7 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.json("admin", "pause", "low") == expected
     assert shell.json("pause", "low") == {**expected, "has_changed": False}
     assert shell.broker.census().paused == {"low"}
-    assert shell.run("resume", "low") == "low is resumed, 1 job pending\n"
+    assert shell.run("resume", "low") == "low resumed, 1 job pending\n"
     assert shell.run("resume", "low") == "low was not paused, 1 job pending\n"
     assert shell.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert shell.broker.census().paused == frozenset()
@@ -28,7 +28,7 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
 
 def test_a_new_reason_of_a_paused_queue_is_named_with_the_one_before(shell: CommandLine) -> None:
     words = ("pause", "low", "--reason")
-    assert shell.run(*words, "disk").startswith("low is paused, ")
+    assert shell.run(*words, "disk").startswith("low paused, ")
     assert shell.run(*words, "disk").startswith("low is already paused, 0 jobs pending; running jobs finish")
     replaced = "low is already paused, 0 jobs pending; the reason is now: fan (before: disk)\n"
     assert shell.run(*words, "fan") == replaced
@@ -109,7 +109,7 @@ def test_several_keys_are_revoked_and_an_unknown_one_is_named(shell: CommandLine
     id = shell.json("keys", "create", "shop", "--scope", "read")["id"]
     assert shell.run("keys", "revoke", "shop").splitlines() == [
         f"{id}  shop",
-        "1 key revoked; servers refuse them within 5 s",
+        "1 key revoked; servers reject them within 5 s",
     ]
     assert "there are no keys" in shell.run("keys", "list")
 
@@ -153,8 +153,8 @@ def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLi
 def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:
     enqueue(shell, "a")
     assert shell.run("pause", "high", "low") == (
-        "high is paused, 0 jobs pending; running jobs finish, new ones stay pending\n"
-        "low is paused, 1 job pending; running jobs finish, new ones stay pending\n"
+        "high paused, 0 jobs pending; running jobs finish, new ones stay pending\n"
+        "low paused, 1 job pending; running jobs finish, new ones stay pending\n"
     )
     assert shell.broker.census().paused == {"high", "low"}
     resumed = shell.json("resume", "low", "high")["queues"]
@@ -204,8 +204,8 @@ def test_quiet_reports_a_failure_on_stderr(shell: CommandLine, capsys: pytest.Ca
         (("pause",), "QUEUE is missing"),
         (("worker", "--count", "1025"), "fileq: --count is '1025'; it must be"),
         (("worker", "--app-dir", "absent"), "--app-dir is 'absent'; it must be an existing directory"),
-        (("batch", "create", "--wait"), "the batch stays open; name files, or give --manifest"),
-        (("batch", "create", "--wait", "--open", "a"), "the batch stays open; leave out --open"),
+        (("batch", "create", "--wait"), "the batch stays open; pass files or --manifest"),
+        (("batch", "create", "--wait", "--open", "a"), "the batch stays open; omit --open"),
     ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:

@@ -50,7 +50,7 @@ def test_known_files_are_enqueued_again(shell: CommandLine) -> None:
     assert entry is not None
     assert entry.versions[0] == (decode(high).signature, decode(high).id)
     again = shell.run("reprocess", "--all")
-    assert "0 files enqueued again; 1 file missing; 2 files skipped, not finished yet" in again
+    assert "0 files enqueued again; 1 file missing; 2 files skipped, still unfinished" in again
     assert f"missing: {shell.directory}/in/gone.txt" in again
     assert shell.broker.census().drift == 0
 
@@ -83,7 +83,7 @@ def test_files_are_chosen_by_glob_and_by_time(shell: CommandLine) -> None:
 @pytest.mark.parametrize("words", [(), ("--dry-run",), ("--json",)])
 def test_without_a_filter_it_needs_all(shell: CommandLine, words: tuple[str, ...]) -> None:
     known_file(shell, b"a.txt")
-    said = "which files? give filters such as --match, or --all; see 'fileq admin reprocess --help'"
+    said = "specify files with filters such as --match, or --all; see 'fileq admin reprocess --help'"
     assert said in shell.fail("reprocess", *words, code=2)
     assert raws_in(shell, "low") == []
     assert shell.json("reprocess", "--all", "--match", "*.txt")["enqueued"] == 1

@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: CommandLine) -> None:
     assert re.fullmatch(
-        r"nightly is defined; Weekdays at 02:30 \(Europe/Berlin\); next \S+ 02:30:00\+0[12]:00\n",
+        r"nightly added; Weekdays at 02:30 \(Europe/Berlin\); next \S+ 02:30:00\+0[12]:00\n",
         shell.run(*ADD, "--payload", '{"days": 7, "name": "7"}', "--max-retries", "2", "--timeout", "5m"),
     )
     found = shell.json("schedule", "show", "nightly")
@@ -32,33 +32,33 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
     times = shell.json("schedule", "next", "nightly", "-n", "3")["times"]
     assert (len(times), times[0]) == (3, found["next"])
     assert times[0]["local"].replace("T", " ") in shell.run("schedule", "next", "nightly")
-    assert shell.run("schedule", "pause", "nightly") == "nightly is paused\n"
+    assert shell.run("schedule", "pause", "nightly") == "nightly paused\n"
     assert shell.run("schedule", "pause", "nightly") == "nightly is already paused\n"
     assert shell.json("schedule", "show", "nightly")["status"] == "paused"
-    assert shell.run("schedule", "resume", "nightly").startswith("nightly is resumed; next ")
+    assert shell.run("schedule", "resume", "nightly").startswith("nightly resumed; next ")
     assert shell.run("schedule", "resume", "nightly").startswith("nightly was not paused; next ")
     before = shell.broker.schedules()
     id = shell.json("schedule", "run", "nightly")["id"]
     assert re.fullmatch(r"sched\.nightly\.manual\.[0-9a-f-]{36}", id)
     shown = " ".join(shell.run("schedule", "show", "nightly").split())
-    assert f"by hand job {id} (pending)" in shown
+    assert f"manual job {id} (pending)" in shown
     [raw] = shell.broker.peek("low", 5)
     job = decode(raw)
     assert (job.id, job.type, job.max_retries, job.timeout, job.payload_value["missed"]) == (id, "report", 2, 300, 0)
     assert shell.broker.schedules() == before
-    assert shell.run("schedule", "remove", "nightly") == "nightly is removed; its jobs stay\n"
+    assert shell.run("schedule", "remove", "nightly") == "nightly removed; its jobs are kept\n"
     assert known_schedules(shell.broker) == {}
     assert shell.run("schedule", "list").startswith("no schedules")
 
 
 def test_the_answer_says_whether_a_schedule_is_new_changed_or_paused(shell: CommandLine) -> None:
     add = ("schedule", "add", "a", "@daily", "--type")
-    assert shell.run(*add, "t").startswith("a is defined; Every day at 00:00 (UTC); next ")
-    assert shell.run(*add, "t").startswith("a is as it was; ")
-    assert shell.run(*add, "u").startswith("a is changed; ")
-    assert shell.run(*add, "u", "--paused") == "a is as it was; Every day at 00:00 (UTC); it is paused\n"
+    assert shell.run(*add, "t").startswith("a added; Every day at 00:00 (UTC); next ")
+    assert shell.run(*add, "t").startswith("a unchanged; ")
+    assert shell.run(*add, "u").startswith("a updated; ")
+    assert shell.run(*add, "u", "--paused") == "a unchanged; Every day at 00:00 (UTC); paused\n"
     assert shell.json("schedule", "show", "a")["status"] == "paused", "what was asked for is done"
-    assert shell.run(*add, "u").endswith("; it is paused\n"), "it stays paused until schedule resume"
+    assert shell.run(*add, "u").endswith("; paused\n"), "it stays paused until schedule resume"
 
 
 def test_the_next_times_are_bounded(shell: CommandLine) -> None:
@@ -84,7 +84,7 @@ def test_a_directory_to_scan_that_is_missing_or_outside_of_the_roots_is_defined_
         capsys.readouterr()
         assert main(["schedule", "add", "scans", "@daily", "--scan", str(directory), *shell.sets]) == 0
         said = capsys.readouterr()
-        assert said.out.startswith(("scans is defined; ", "scans is changed; "))
+        assert said.out.startswith(("scans added; ", "scans updated; "))
         assert bool(warning) == bool(said.err)
         assert warning in " ".join(said.err.split())
     assert main(["schedule", "add", "scans", "@daily", "--scan", "absent", "-q", *shell.sets]) == 0
@@ -123,14 +123,14 @@ def test_a_directory_to_scan_is_stored_as_an_absolute_path(shell: CommandLine, m
     ("words", "message"),
     [
         (("add", "a b", "@daily", "--type", "t"), "schedule a b is 'a b'; it must be a name that matches"),
-        (("add", "a", "61 * * * *", "--type", "t"), "its minute is wrong"),
+        (("add", "a", "61 * * * *", "--type", "t"), "its minute is invalid"),
         (("add", "a", "@daily", "--type", "t", "--timezone", "Berlin"), "did you mean Europe/Berlin?"),
         (("add", "a", "@daily"), "has neither type nor reprocess nor scan"),
         (("add", "a", "@daily", "--type", "t", "--priority", "mid"), "it must be one of high or low"),
         (("add", "a", "@daily", "--type", "t", "--payload", "[1]"), "--payload is '[1]'; it must be a JSON object"),
         (("add", "a", "@daily", "--type", "t", "--payload", '{"a": 1, "a": 2}'), "the key 'a' is given twice"),
         (("add", "a", "@daily", "--type", "t", "--payload", '{"missed": 1}'), "which fileq sets itself"),
-        (("add", "a", "@daily", "--type", "t", "--since", "1d"), "--since goes with --reprocess"),
+        (("add", "a", "@daily", "--type", "t", "--since", "1d"), "--since needs --reprocess"),
         (("add", "a", "@daily", "--type", "t", "--missed", "some"), "skip, last or all:N"),
     ],
 )
@@ -170,10 +170,10 @@ def test_schedules_that_no_worker_fires_are_shown(shell: CommandLine) -> None:
     status = {one["name"]: one["status"] for one in shell.json("schedule", "list")["schedules"]}
     assert status == {"half": "incomplete", "late": "late", "wrong": "broken"}
     assert "wrong: its definition can't be read" in shell.run("schedule", "list")
-    assert "has no times: its definition can't be read" in shell.fail("schedule", "next", "wrong", code=1)
+    assert "has no runs: its definition can't be read" in shell.fail("schedule", "next", "wrong", code=1)
     assert "broken" in shell.run("schedule", "show", "wrong")
     assert shell.json("stats")["schedules"] == {"count": 2, "paused": 0, "late": ["late"]}
-    assert "late: late; see: fileq schedule list" in shell.run("stats")
+    assert "late: late; see 'fileq schedule list'" in shell.run("stats")
 
 
 def test_doctor_checks_the_time_zones(cwd: Path, doctor: Doctor) -> None:
@@ -186,4 +186,4 @@ def test_the_list_shows_the_job_of_a_run_by_hand_and_times_as_everywhere(shell: 
     shell.run("schedule", "add", "nightly", "@daily", "--type", "report", "-q")
     shell.run("schedule", "run", "nightly", "-q")
     assert re.search(r"\d{4}-\d\d-\d\d 00:00:00Z  pending ", shell.run("schedule", "list"))
-    assert re.search(r"^by hand +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", shell.run("schedule", "show", "nightly"), re.M)
+    assert re.search(r"^manual run +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", shell.run("schedule", "show", "nightly"), re.M)

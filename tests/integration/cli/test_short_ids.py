@@ -66,7 +66,7 @@ def test_a_beginning_of_several_ids_is_an_error_that_lists_them(shell: CommandLi
 def test_an_id_that_a_caller_chose_must_be_given_in_full(shell: CommandLine) -> None:
     enqueue(shell, "report-10", "abcdef-1")
     assert "report-10  " in shell.run("list")
-    assert "job 'report-1' is unknown" in shell.fail("show", "report-1", code=1)
+    assert "job 'report-1' not found" in shell.fail("show", "report-1", code=1)
     assert "abcdef: unknown" in shell.run("cancel", "abcdef", code=1)
     assert shell.json("show", "report-10")["id"] == "report-10"
 

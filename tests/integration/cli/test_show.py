@@ -78,9 +78,9 @@ def test_a_job_that_waits_for_a_time_says_when_and_why(shell: CommandLine) -> No
     settle(shell, deferred(running(shell, "deferred"), reason="the root /data is missing", delay_ms=60_000))
     enqueue(shell, "later", delay_ms=60_000)
     reasons = {
-        "failed": "its last attempt failed",
+        "failed": "the last attempt failed",
         "deferred": "the root /data is missing",
-        "later": "it was enqueued for that time",
+        "later": "scheduled for then",
     }
     for id, reason in reasons.items():
         assert re.fullmatch(rf"until 2[0-9-]+ [0-9:]+Z \(in (59s|1m00s)\): {reason}", facts(shell, id)["waits"])
@@ -107,7 +107,7 @@ def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> No
     assert shown["failed attempts"] == str(shell.json("show", "a")["retry_count"]) == "2"
     settle(shell, burial(claim_one(shell)))
     shell.run("dlq", "retry", "a")
-    assert facts(shell, "a")["failed attempts"] == "0, since it was retried"
+    assert facts(shell, "a")["failed attempts"] == "0 since the manual retry"
 
 
 def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) -> None:

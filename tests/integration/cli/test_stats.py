@@ -52,7 +52,7 @@ from tests.support.waiting import wait_until
 def test_an_empty_broker(shell: CommandLine) -> None:
     out = shell.run("admin", "stats")
     assert out.startswith(f"fileq on {broker_name(shell.broker.kind)} {shell.broker.where}, ")
-    assert "No job is pending." in out
+    assert "No jobs pending." in out
     assert "no workers" in out
     stats = shell.json("stats")
     assert [(queue["name"], queue["length"], queue["oldest_age_s"]) for queue in stats["queues"]] == [
@@ -110,9 +110,9 @@ def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(s
     assert sum(error["this_hour"] for error in stats["errors"]) == this_hour["failed"] + this_hour["refused"]
     rows = re.findall(r"^(failed|refused|dead) +(\d+) +\d", shell.run("stats"), re.MULTILINE)
     assert rows == [("failed", "1"), ("refused", "1"), ("dead", "1")]
-    assert "errors by kind, of failed attempts and of refused jobs" in shell.run("stats")
+    assert "errors by kind from failed attempts and refused jobs" in shell.run("stats")
     narrow = render(gather(shell.broker), Screen(100, 24))
-    assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)
+    assert any(line.startswith("errors this hour (last hour) from failed attempts and refused") for line in narrow)
 
 
 def test_the_kinds_of_errors_that_are_not_shown_are_counted(shell: CommandLine) -> None:
@@ -128,7 +128,7 @@ def test_deaths_are_errors_by_kind_and_neither_failed_nor_refused(shell: Command
     stats = shell.json("stats")
     assert stats["errors"] == [{"kind": "Crash", "this_hour": 1, "last_hour": 0}]
     assert (stats["this_hour"]["failed"], stats["this_hour"]["refused"]) == (0, 0)
-    assert "errors by kind, of failed attempts and of crashes" in shell.run("stats")
+    assert "errors by kind from failed attempts and crashes" in shell.run("stats")
 
 
 def test_files_that_are_still_to_be_moved_are_shown(shell: CommandLine) -> None:
@@ -137,8 +137,8 @@ def test_files_that_are_still_to_be_moved_are_shown(shell: CommandLine) -> None:
     assert "moved or deleted" not in shell.run("stats")
     settle(shell, replace(complete(claim), order=b"complete 1-2\n/in/a"))
     assert shell.json("stats")["orders"] == 1
-    [line] = [line for line in shell.run("stats").splitlines() if line.startswith("after a job")]
-    assert " ".join(line.split()) == "after a job 1 files to be moved or deleted (worker.after)"
+    [line] = [line for line in shell.run("stats").splitlines() if line.startswith("after jobs")]
+    assert " ".join(line.split()) == "after jobs 1 files to move or delete (worker.after)"
 
 
 def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:
@@ -179,7 +179,7 @@ def test_workers_are_grouped_by_their_process_with_their_breaker(shell: CommandL
     ]
     assert "every circuit breaker is open" not in shell.run("stats")
     shell.broker.register({"b0": worker_info(host="beta", pid=1, breaker="open")})
-    assert "2 jobs to do; every circuit breaker is open, no job is claimed." in shell.run("stats")
+    assert "2 jobs left; every circuit breaker is open, so no jobs start." in shell.run("stats")
     out = shell.run("workers")
     assert "1 of 3" in out
     assert "/data/x.pdf" in out
@@ -221,12 +221,12 @@ def test_the_eta_follows_from_the_rate_of_the_last_minute(shell: CommandLine) ->
     enqueue(shell, *names(3))
     stats = shell.json("stats")
     assert (stats["eta_basis"], stats["eta_per_second"], stats["eta_s"]) == ("last_minute", 0.1, 30.0)
-    assert "3 jobs to do, done in about 30s (6.0/min in the last minute)." in shell.run("stats")
+    assert "3 jobs left, done in about 30s (6.0/min in the last minute)." in shell.run("stats")
     shell.broker.deregister(["w1"])
     assert shell.json("stats")["eta_s"] is None
-    assert "3 jobs to do; no worker is running." in shell.run("stats")
+    assert "3 jobs left; no worker is running." in shell.run("stats")
     shell.broker.pause("low")
-    assert "No job is pending; 3 more in paused queues." in shell.run("stats")
+    assert "No jobs pending; 3 more in paused queues." in shell.run("stats")
 
 
 def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:
@@ -324,10 +324,10 @@ def test_on_a_terminal_a_watch_refreshes_in_place_and_restores_the_screen(shell:
 def test_only_terminals_without_no_color_get_colours(shell: CommandLine) -> None:
     dead(shell, "a")
     with on_a_terminal(shell, "stats") as (process, ours):
-        assert b"\x1b[31mdead" in read_until(ours, b"No job is pending.")
+        assert b"\x1b[31mdead" in read_until(ours, b"No jobs pending.")
         assert process.wait(20) == 0
     with on_a_terminal(shell, "stats", NO_COLOR="1") as (process, ours):
-        assert b"\x1b[" not in read_until(ours, b"No job is pending.")
+        assert b"\x1b[" not in read_until(ours, b"No jobs pending.")
         assert process.wait(20) == 0
     assert "\x1b" not in shell.run("stats")
 

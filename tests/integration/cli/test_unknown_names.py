@@ -33,7 +33,9 @@ def test_a_name_that_the_broker_does_not_have_is_exit_1(shell: CommandLine, word
     ids=" ".join,
 )
 def test_a_filter_by_a_batch_that_does_not_exist_is_exit_1(shell: CommandLine, words: tuple[str, ...]) -> None:
-    assert "no batch has the id 'none'; see 'fileq batch list'" in shell.fail(*words, "--batch", "none", code=1)
+    assert "no batch has the id 'none' (finished ones are kept for 30 days); see 'fileq batch list'" in shell.fail(
+        *words, "--batch", "none", code=1
+    )
     batch = shell.json("batch", "create", "-q")["id"]
     shell.run(*words, "--batch", batch)
 

@@ -48,7 +48,7 @@ def test_a_type_that_no_running_worker_takes_is_enqueued_with_a_warning(each_set
         assert typed(setup, "enqueue", document, document).stderr == wrong.stderr, "the same, once"
         added = typed(setup, "schedule", "add", "nightly", "@daily", "--type", "report")
         assert "type 'report'" in added.stderr
-        assert "is defined" in added.stdout
+        assert " added; " in added.stdout
         assert typed(setup, "schedule", "add", "often", "@daily", "--type", "thumbnail").stderr == ""
         assert typed(setup, "schedule", "add", "scans", "@daily", "--scan", str(setup.inbox)).stderr == ""
         assert "type 'load'" in typed(setup, "batch", "create", "--then", "load", "--catch", "thumbnail").stderr

@@ -51,19 +51,21 @@ def test_a_webhook_is_added_shown_rotated_and_removed(shell: CommandLine) -> Non
     for output in (text, shell.run("webhook", "list"), shell.run("config", "list")):
         assert "whsec_" not in output
         assert "token=t" not in output
-    assert shell.run("webhook", "deliveries", "alerts") == "no delivery is known\n"
+    assert shell.run("webhook", "deliveries", "alerts") == "no deliveries\n"
     assert shell.run("webhook", "enable", "alerts") == "webhook alerts was not disabled\n"
     shell.run("webhook", "remove", "alerts")
-    assert shell.run("webhook", "list") == "there are no webhooks; 'fileq webhook add' adds one\n"
+    assert shell.run("webhook", "list") == "no webhooks; add one with 'fileq webhook add'\n"
 
 
 def test_enable_says_when_workers_know_it_and_advises_a_command_that_exists(shell: CommandLine) -> None:
     shell.run("webhook", "add", "alerts", URL, "--event", "job.dead")
     store_of(shell.broker, load().config).disable("alerts", "answered 410")
     said = shell.run("webhook", "enable", "alerts")
-    assert said.startswith("webhook alerts is enabled; workers learn of it within 5 s, then 'fileq dlq retry ")
+    assert said.startswith(
+        "webhook alerts enabled; workers pick it up within 5 s, then resend missed deliveries with 'fileq dlq retry "
+    )
     [advised] = re.findall("'fileq (.*?)'", said)
-    assert shell.run(*advised.split()) == "no job matches\n"
+    assert shell.run(*advised.split()) == "no jobs match\n"
 
 
 def test_what_is_wrong_is_named(shell: CommandLine) -> None:
@@ -73,7 +75,7 @@ def test_what_is_wrong_is_named(shell: CommandLine) -> None:
         (("add", "a", "http://example.org/", *dead), "is not https; use https, or set webhooks.allow_http: true"),
         (("add", "a", "https://example.org:22/", *dead), "has the port 22"),
         (("add", "a", URL, "--event", "job.started"), "job.started"),
-        (("add", "a", URL, *dead, "--queue", "nope"), "wants the queue 'nope'; there are high, low"),
+        (("add", "a", URL, *dead, "--queue", "nope"), "has the unknown queue 'nope'; known: high, low"),
         (("add", "a", URL), "--event"),
     ):
         assert problem in shell.fail("webhook", *words, code=2), words

@@ -38,7 +38,7 @@ def test_a_batch_counts_its_jobs_and_enqueues_its_callbacks(client: Client, brok
     status = batch.status()
     assert (status.status, status.name, status.total, status.waiting) == ("sealed", "nightly", 2, 2)
     assert batch.seal() is False
-    with pytest.raises(BatchError, match="no longer takes jobs, or does not exist; 1 of 1 jobs were not enqueued"):
+    with pytest.raises(BatchError, match="no longer accepts jobs, or does not exist; 1 of 1 jobs were not enqueued"):
         batch.add(double, Number(3))
     run_one(broker)
     run_one(broker, result=b"[4]")

@@ -155,7 +155,7 @@ def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Clie
     holder.cancel()
     handle.retry()
     assert handle.status().status == "pending"
-    with pytest.raises(JobError, match="is unknown"):
+    with pytest.raises(JobError, match="not found"):
         client.job("no-such").retry()
 
 
@@ -239,5 +239,5 @@ def test_events_are_those_since_the_call_that_match(client: Client, broker: Memo
         ]
         assert events.next_within(0) is None
     assert list(events) == []
-    with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are batch:finished, job:cancelled"):
+    with pytest.raises(ConfigError, match="no event matches 'jobs:done'; known: batch:finished, job:cancelled"):
         client.events("jobs:done")

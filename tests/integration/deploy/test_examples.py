@@ -28,10 +28,10 @@ NAMES = ("container", "documents", "images", "nightly-report", "pipeline", "rest
 PRINTED = {
     "images": ['"width": 640', "completed 1", '{"format": "png", "width": 640, "height": 480, "bytes": 24}'],
     "documents": ['"stdout": "A title\\n"', "completed 1"],
-    "pipeline": ["completed 3", '{"customer": "ann", "total": 8.0}', "created from bill by job"],
+    "pipeline": ["completed 3", '{"customer": "ann", "total": 8.0}', "created by job"],
     "webhook": ["completed 1"],
     "nightly-report": [
-        "is enqueued; the next time of nightly-report stays",
+        "; the next run of nightly-report is unchanged",
         '{"files": 1, "bytes": 6, "missed": 0}',
         " 02:30",
     ],
@@ -162,6 +162,6 @@ def test_a_damaged_document_is_not_retried(examples: Path) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert "would not be retried" in ended.stderr
+    assert "a worker would not retry it" in ended.stderr
     assert "not a document: File is not a zip file" in ended.stderr
     assert not list(examples.rglob("pwned"))

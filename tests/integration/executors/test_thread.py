@@ -69,7 +69,7 @@ def test_at_its_timeout_a_task_fails_and_its_thread_is_left_behind(start: Start)
     ran = driver.outcome(driver.submit(b"hang", name="slow", timeout_s=0.1))
     assert isinstance(ran, Failed)
     assert (ran.error, ran.kind) == ("timed out after 100ms", "Timeout")
-    assert ran.traceback.startswith("When the time was up (most recent call last):\n")
+    assert ran.traceback.startswith("Stack at the timeout (most recent call last):\n")
     assert driver.events == [ThreadAbandoned(key_of("slow").slot, "it did not stop in time")]
     assert driver.outcome(driver.submit(name="next")) == Done()
     assert len(handler_threads()) == 2

@@ -119,7 +119,7 @@ def test_what_a_worker_would_enqueue_and_record_is_shown(app: Path, capfd: pytes
     assert capfd.readouterr().err.splitlines()[1:-1] == [
         'would enqueue a job of type index with {"n":1}',
         f"would enqueue {path}",
-        f"made {path} (3 bytes)",
+        f"created {path} (3 bytes)",
         "would enqueue a job of type command (on_completed)",
     ]
 
@@ -129,7 +129,7 @@ def test_a_name_that_is_not_utf8_is_shown_by_its_bytes(app: Path, capfd: pytest.
     assert tried(name) == 0
     err = capfd.readouterr().err
     assert f"would enqueue {app}/inbox/caf\\xe9.making\n" in err
-    assert f"made {app}/inbox/caf\\xe9.making (3 bytes)\n" in err
+    assert f"created {app}/inbox/caf\\xe9.making (3 bytes)\n" in err
     assert main(["try", os.fsdecode(b"inbox/none\xe9.ok")]) == 2
     assert capfd.readouterr().err.startswith("fileq: 'inbox/none\\xe9.ok' can't be read: ")
     Path(os.fsdecode(b"inbox/caf\xe9.unrouted")).touch()
@@ -155,16 +155,16 @@ def test_an_error_is_shown_with_the_traceback_of_the_handler(
     assert all(str(app / "tried.py") in line for line in lines), "no lines of fileq"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")
-    assert ", would be retried: ValueError: bad header" in last
+    assert "; a worker would retry it: ValueError: bad header" in last
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("inbox/a.permanent", "would not be retried: Permanent: no such customer"),
-        ("inbox/a.busy", "would be retried after 1m30s: Retry: busy"),
-        ("inbox/a.once", "would not be retried: Retry: busy"),
-        ("inbox/a.sh", "would not be retried: sh exited with 3: oops"),
+        ("inbox/a.permanent", "a worker would not retry it: Permanent: no such customer"),
+        ("inbox/a.busy", "a worker would retry it after 1m30s: Retry: busy"),
+        ("inbox/a.once", "a worker would not retry it: Retry: busy"),
+        ("inbox/a.sh", "a worker would not retry it: sh exited with 3: oops"),
     ],
 )
 def test_the_next_step_of_a_worker_is_shown(name: str, text: str, app: Path, capfd: pytest.CaptureFixture[str]) -> None:

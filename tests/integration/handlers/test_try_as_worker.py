@@ -91,10 +91,10 @@ def test_a_busy_handler_is_ended_at_its_timeout_and_shown_with_the_place_where_i
     assert ended.stdout == ""
     *head, last = ended.stderr.splitlines()
     assert "begun" in head
-    stack = head[head.index("When the time was up (most recent call last):") + 1 :]
+    stack = head[head.index("Stack at the timeout (most recent call last):") + 1 :]
     assert [line for line in stack if line.endswith(place)] == stack[:1]
     assert "/fileq/" not in "".join(stack)
-    assert last.endswith("would be retried: timed out after 1s")
+    assert last.endswith("a worker would retry it: timed out after 1s")
 
 
 def test_a_handler_that_takes_too_much_memory_is_ended(app: Path) -> None:
@@ -103,15 +103,15 @@ def test_a_handler_that_takes_too_much_memory_is_ended(app: Path) -> None:
     assert "more than worker.max_memory, 100MB" in ended.stderr.splitlines()[-1]
 
 
-CRASHED = "it crashed: the process of the handler"
+CRASHED = "crashed: the handler process"
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("inbox/a.exit", f"would run again, at most 3 times, {CRASHED} exited with status 3"),
-        ("inbox/a.segv", f"would run again, at most 3 times, {CRASHED} was killed by signal SIGSEGV"),
-        ("inbox/a.exit-thread", f"would end the whole worker (isolation: thread), {CRASHED} exited with status 3"),
+        ("inbox/a.exit", f"a worker would rerun it up to 3 times: {CRASHED} exited with status 3"),
+        ("inbox/a.segv", f"a worker would rerun it up to 3 times: {CRASHED} was killed by signal SIGSEGV"),
+        ("inbox/a.exit-thread", f"the worker would crash with it (isolation: thread): {CRASHED} exited with status 3"),
     ],
 )
 def test_a_crash_is_reported(name: str, text: str, app: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_file_outside_of_scan_dir_is_tried_with_a_note(app: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert str(app / "desk" / "sample.ok") in ended.stdout
     note = ended.stderr.splitlines()[0]
-    assert note == f"note: the file is outside of {app / 'inbox'}; routes are matched against its name only"
+    assert note == f"note: the file is outside {app / 'inbox'}; routes are matched against its name only"
 
 
 def test_a_file_that_a_worker_has_moved_has_the_route_that_it_had_before(app: Path) -> None:

@@ -115,7 +115,7 @@ def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(bro
     out, shown = show(broker_setup, rate_limit_per_sec=15)
     assert out.startswith("found 30, enqueued 30,")
     assert "\x1b" in shown
-    assert "held back by producer.rate_limit_per_sec (shared: jobqueue:rate_limit:producer)" in shown
+    assert "held by producer.rate_limit_per_sec (shared: jobqueue:rate_limit:producer)" in shown
     assert "job.produced" not in shown, "the progress line counts them already"
     assert "broker.opened" in shown
 
@@ -128,7 +128,7 @@ def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqli
 
     touch()
     with closing(on_terminal(on_sqlite, settle_unclosed="500ms", max_pending=1000)) as terminal:
-        terminal.wait_shown("waiting until stable 1", meanwhile=touch)
+        terminal.wait_shown("still being written 1", meanwhile=touch)
         out, shown = terminal.finish()
     assert out.startswith("found 1, enqueued 1,")
     assert "held back" not in shown

@@ -360,7 +360,7 @@ def test_a_new_link_logs_in_once_within_ten_minutes_also_where_keys_exist(tmp_pa
         port = program.wait_for("server.opened")["url"].rpartition(":")[2]
         nowhere = run("login-link", "--port", "1", cwd=tmp_path, settings=settings)
         assert (nowhere.returncode, nowhere.stdout) == (1, "")
-        assert "no fileq server answers at http://127.0.0.1:1; start it by 'fileq serve'" in nowhere.stderr
+        assert "no fileq server is running at http://127.0.0.1:1; start one with 'fileq serve'" in nowhere.stderr
         made = [
             link_of(run("login-link", "--port", port, "--login-name", "maria", cwd=tmp_path, settings=settings))[1]
             for _ in range(2)

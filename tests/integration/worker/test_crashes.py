@@ -48,7 +48,7 @@ def test_a_crash_is_called_a_crash_by_the_log_and_by_show(each_setup: WorkerSetu
     worker = setup.worker(count=1, max_recoveries=1)
     setup.enqueue("exits", "culprit")
     setup.wait_for(State.DEAD, ["culprit"])
-    crashed = "crashed: the process of the handler exited with status 7"
+    crashed = "crashed: the handler process exited with status 7"
     assert worker.wait_for("job.recovered")["error"] == worker.wait_for("job.dead")["error"] == crashed
     shown = program.run("show", "culprit", cwd=setup.directory, settings=setup.all_settings()).stdout
     lines = shown.splitlines()

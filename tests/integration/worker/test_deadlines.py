@@ -75,7 +75,7 @@ def test_show_says_that_a_job_died_while_it_waited(shell: CommandLine) -> None:
     shell.broker.enqueue([Entry(a_job("a", deadline="2020-01-01T00:00:00Z"), "low")])
     Deadlines(shell.config, shell.broker, add_follow_ups=lambda settlement: settlement).turn()
     shown = [line.strip() for line in shell.run("show", "a").splitlines()]
-    assert shown[-1] == "while it waited"
+    assert shown[-1] == "while pending"
     assert "deadline passed" in shown
 
 

@@ -142,7 +142,7 @@ def test_show_and_trace_name_what_a_job_made_and_what_made_it(pipeline: WorkerSe
     assert (data["parent_id"], data["follow_ups"]) == (None, follow_ups_of("a"))
     assert (data["outputs"][0]["path"], data["outputs"][0]["size"]) == (str(part), 4)
     assert json.loads(show(setup, "show", first, "--json"))["parent_id"] == "a"
-    assert "created from split by job a" in show(setup, "trace", str(part))
+    assert "created by job a (split)" in show(setup, "trace", str(part))
     assert json.loads(show(setup, "trace", str(part), "--json"))["made_by"]["job_id"] == "a"
 
 

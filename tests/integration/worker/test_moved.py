@@ -39,7 +39,7 @@ def test_a_dead_job_is_retried_with_its_moved_file(each_setup: WorkerSetup, shel
     for retry in (("--all", "--dry-run"), ("bad", "--dry-run"), ("bad",)):
         assert f"bad  {failed / 'a/bad.txt'}\n" in shell.run("admin", "dlq", "retry", *retry)
     shown = shell.run("admin", "show", "bad")
-    assert re.search(rf"^file +{failed}/a/bad\.txt\ncame from +{path}\n", shown, re.MULTILINE)
+    assert re.search(rf"^file +{failed}/a/bad\.txt\nmoved from +{path}\n", shown, re.MULTILINE)
     assert "moved to" not in shown
     worker = setup.worker(
         count=1, handlers=WORKING, worker__after__dead=f"move:{failed}", worker__after__completed=f"move:{done}"

@@ -99,7 +99,7 @@ def test_a_run_once_leaves_jobs_whose_breaker_is_open_and_exits_with_1(each_setu
     ended = all_once(setup, count=1, **breaker)
     assert ended.returncode == 1, ended.stderr
     assert "left 8 deferred: the circuit breaker of exits is open (" in ended.stdout
-    assert "8 jobs wait for the next run: the circuit breaker of exits is open (" in ended.stderr
+    assert "8 jobs stay deferred until the next run: the circuit breaker of exits is open (" in ended.stderr
     assert setup.states(["one"]) == {"completed": 1}, "other routes are not concerned"
     assert setup.states(ids("crash", 8)) == {"deferred": 8}
     assert setup.census().running == 0
@@ -115,7 +115,7 @@ def test_a_run_once_ends_when_every_breaker_is_open(sqlite_setup: WorkerSetup) -
     ended = all_once(setup, count=1, imports="[]", handlers='[{match: "*", use: "only:broken"}]', **breaker)
     assert ended.returncode == 1, ended.stderr
     assert "left 8 deferred: the circuit breaker of * is open (ValueError: broken" in ended.stdout
-    assert "8 jobs wait for the next run" in ended.stderr
+    assert "8 jobs stay deferred until the next run" in ended.stderr
     census = setup.census()
     assert (census.running, sum(census.pending.values()) + census.scheduled) == (0, 8)
 
@@ -147,7 +147,7 @@ def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_se
     with on_terminal(
         setup, columns=120, count=4, max_retries=0, handlers=handlers, producer__settle_unclosed="1500ms"
     ) as terminal:
-        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  waiting until stable 21", meanwhile=touch)
+        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  still being written 21", meanwhile=touch)
         terminal.wait_shown(r"done 0  running 4  failed 1  dead 1  0/s  left 20\b")
         setup.open_gate()
         out, shown = terminal.finish(3)

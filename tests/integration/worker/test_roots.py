@@ -94,11 +94,11 @@ def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSe
 @pytest.mark.parametrize(
     ("typed", "advice"),
     [
-        ("stop", "'stop' is not a directory; to stop a role press Ctrl-C or send SIGTERM to its pid"),
-        ("restart", "SIGHUP reloads the handlers and settings"),
+        ("stop", "'stop' is not a directory; to stop a role, press Ctrl-C or send SIGTERM to its pid"),
+        ("restart", "SIGHUP makes a service reload its handlers and settings"),
         ("status", "'fileq workers' the workers"),
         ("scale", "'fileq worker --count N' runs N jobs concurrently"),
-        ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it, or name another"),
+        ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it, or choose another"),
     ],
 )
 def test_a_worker_on_a_directory_that_was_typed_and_does_not_exist_buries_nothing(

@@ -43,7 +43,7 @@ def test_all_jobs_of_a_killed_worker_start_again_in_time(setup: WorkerSetup) -> 
     assert [(setup.job(job).recoveries, setup.job(job).retries) for job in jobs] == [(1, 0)] * 16
     assert {tuple(a.outcome for a in setup.record(job).attempts) for job in jobs} == {("died", "completed")}
     shown = run("show", jobs[0], cwd=setup.directory, settings=setup.settings).stdout
-    assert re.search(r"died \(found [\d.]+s after its start\)", shown), "the time of the death is not known"
+    assert re.search(r"died \(detected [\d.]+s after it started\)", shown), "the time of the death is not known"
     assert "its worker died (its process is gone)" in shown
     assert setup.census().drift == 0
 

@@ -140,17 +140,17 @@ def test_after_two_dashes_everything_is_an_argument() -> None:
             "--role is 'boss'; it must be one of producer, worker, all, serve, start, admin; see 'fileq --help'",
         ),
         ("--role", "--role is ''; it must be one of producer, worker, all, serve, start, admin; see 'fileq --help'"),
-        ("--role=worker --role=admin", "--role is both 'worker' and 'admin'; give one; see 'fileq --help'"),
+        ("--role=worker --role=admin", "--role is both 'worker' and 'admin'; pass one; see 'fileq --help'"),
         ("stats --jsn", "unknown option '--jsn'; did you mean '--json'? see 'fileq admin stats --help'"),
         ("stats now", "unexpected argument 'now'; see 'fileq admin stats --help'"),
         ("peek -n x", "-n is 'x'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
-        ("peek -n 1 -n 2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
-        ("peek -n1 -n2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
-        ("--config a stats --config=b", "--config is given twice; give it once; see 'fileq admin stats --help'"),
+        ("peek -n 1 -n 2", "-n can be used only once; see 'fileq admin peek --help'"),
+        ("peek -n1 -n2", "-n can be used only once; see 'fileq admin peek --help'"),
+        ("--config a stats --config=b", "--config can be used only once; see 'fileq admin stats --help'"),
         ("peek -n", "-n needs a value; see 'fileq admin peek --help'"),
         (
             "stats --set -x",
-            "--set needs a value; write one that begins with - as --set=VALUE; see 'fileq admin stats --help'",
+            "--set needs a value; if it begins with -, write --set=VALUE; see 'fileq admin stats --help'",
         ),
         ("peek -n 0", "-n is '0'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
     ],
@@ -163,7 +163,7 @@ def test_an_error_is_one_line_with_advice(line: str, said: str) -> None:
 def test_an_argument_that_is_given_as_an_option_is_told_so(line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(["schedule", "add", "x", *line.split()])
-    said = "unknown option '--cron'; CRON is given without it: fileq schedule add NAME CRON …; see 'fileq schedule add"
+    said = "unknown option '--cron'; pass CRON as an argument: fileq schedule add NAME CRON …; see 'fileq schedule add"
     assert str(caught.value).startswith(said)
 
 
@@ -240,10 +240,10 @@ def test_no_argument_of_any_command_takes_an_empty_value() -> None:
                 continue
             flag = action.option_strings[-1]
             for line in ([flag, ""], [f"{flag}="]) if flag.startswith("--") else ([flag, ""],):
-                with pytest.raises(ConfigError, match=f"{flag} is empty; give a value"):
+                with pytest.raises(ConfigError, match=f"{flag} is empty; pass a value"):
                     parse([*known.words, *line])
         if positional and known.words != ("config", "set"):
-            with pytest.raises(ConfigError, match=r"^[A-Z]+ is empty; give a value"):
+            with pytest.raises(ConfigError, match=r"^[A-Z]+ is empty; pass a value"):
                 parse([*known.words, *[""] * positional])
 
 

@@ -83,7 +83,7 @@ def test_without_a_living_worker_there_is_no_eta():
     harness.advance(harness.config.worker.heartbeat_ttl)
     stats = gather(harness.broker)
     assert (stats.eta_s, stats.eta_per_second, stats.eta_basis) == (None, None, None)
-    assert "2 jobs to do; no worker is running." in render(stats, Screen(80, 24))
+    assert "2 jobs left; no worker is running." in render(stats, Screen(80, 24))
 
 
 def test_jobs_that_only_draining_workers_could_run_are_not_claimed():
@@ -91,7 +91,7 @@ def test_jobs_that_only_draining_workers_could_run_are_not_claimed():
     harness.broker.register({"w1": worker_info(is_draining=True)})
     enqueue(harness, "a")
     lines = render(gather(harness.broker), Screen(80, 24))
-    assert "1 job to do; every worker is draining, no job is claimed." in lines
+    assert "1 job left; every worker is draining, so no jobs start." in lines
     assert any(" draining " in line and " 0 of 1 " in line for line in lines)
 
 
@@ -144,8 +144,8 @@ def test_nothing_is_known_about_a_job_that_runs_for_much_longer_than_the_others_
     harness.broker.renew([("w2", b"")])
     eta_s, per_second, _ = eta_of(harness)
     assert (eta_s, per_second > 1) == (None, True)
-    why = "time left unknown: one has run for 48s, longer than the others took"
-    assert f"1 job to do; {why}." in render(gather(harness.broker), Screen(200, 24))
+    why = "time left unknown: one job has been running for 48s, longer than usual"
+    assert f"1 job left; {why}." in render(gather(harness.broker), Screen(200, 24))
     enqueue(harness, *names(3000, "pending"))
     assert eta_of(harness)[0] > 48, "behind so many jobs it does not matter"
 

@@ -161,7 +161,7 @@ def test_a_sealed_batch_takes_no_jobs_but_from_its_own(q: TrialQueue) -> None:
     with q.batch() as batch:
         job = batch.add(grows_by_file, str(q.directory))
     for add in (lambda: batch.add(doubled, 1), lambda: q.client.enqueue(doubled, 1, batch=batch.id)):
-        with pytest.raises(fileq.BatchError, match=f"batch {batch.id} no longer takes jobs.*1 of 1 jobs"):
+        with pytest.raises(fileq.BatchError, match=f"batch {batch.id} no longer accepts jobs.*1 of 1 jobs"):
             add()
     job.wait()
     assert batch.status().total == 2
@@ -206,7 +206,10 @@ def test_a_batch_that_cannot_work_is_refused(q: TrialQueue, options: dict[str, o
 
 
 def test_an_unknown_batch_is_an_error(q: TrialQueue) -> None:
-    with pytest.raises(fileq.BatchError, match="no batch has the id 'nope'; see 'fileq batch list'"):
+    with pytest.raises(
+        fileq.BatchError,
+        match=r"no batch has the id 'nope' \(finished ones are kept for 30 days\); see 'fileq batch list'",
+    ):
         q.client.find_batch("nope")
     with pytest.raises(fileq.FileqError, match="its parent nope does not exist"):
         q.batch(parent="nope")

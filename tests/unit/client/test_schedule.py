@@ -88,7 +88,7 @@ def test_what_can_not_be_scheduled_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         q.client.schedule(*arguments, **options)
-    with pytest.raises(TypeError, match=r"'overlaps'; there are .*, timezone, within; did you mean 'overlap'\?$"):
+    with pytest.raises(TypeError, match=r"'overlaps'; known: .*, timezone, within; did you mean 'overlap'\?$"):
         q.client.schedule("s", "@daily", "double", overlaps="skip")  # type: ignore[call-arg]
 
 

@@ -67,7 +67,7 @@ def test_a_check_of_a_long_file_stops_within_one_chunk(tmp_path: Path, config: C
     with path.open("wb") as file:
         file.truncate(64 * CHUNK_BYTES)
     payload, steps = {"directory": str(tmp_path), "path": str(path), "sha256": "0" * 64}, Steps(3)
-    with pytest.raises(FileqError, match="stopped before its end"):
+    with pytest.raises(FileqError, match="stopped early"):
         run(config, MemoryBroker(config), CHECK_TYPE, payload, steps)
     assert steps.count == 3
 
@@ -88,7 +88,7 @@ def test_reprocessing_stops_at_the_next_entry_of_the_ledger(tmp_path: Path, conf
     known = [Version(os.fsencode(tmp_path / f"{n}"), f"1-{n}") for n in range(FILES)]
     broker.enqueue([Entry(a_job(f"{n}"), "low", version) for n, version in enumerate(known)])
     steps = Steps(700)
-    with pytest.raises(FileqError, match="stopped before its end"):
+    with pytest.raises(FileqError, match="stopped early"):
         run(config, broker, REPROCESS_TYPE, {"match": "**/*"}, steps)
     assert steps.count == 700
 
@@ -189,7 +189,7 @@ def test_a_scan_stops_after_its_turn(tmp_path: Path, config: Config) -> None:
     for n in range(FILES):
         (tmp_path / f"{n}").touch()
     broker, steps = MemoryBroker(config), Steps(1)
-    with pytest.raises(FileqError, match="stopped before its end"):
+    with pytest.raises(FileqError, match="stopped early"):
         run(config, broker, SCAN_TYPE, {"dir": str(tmp_path)}, steps)
     assert steps.count == 1
     assert broker.census().counters.get("produced", 0) < FILES

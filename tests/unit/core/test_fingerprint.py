@@ -101,7 +101,7 @@ DIFFERENT = (
     "java exited with 1: Exception in thread main X: no space left | at Main.main(Main.java:5)",
     f"sh exited with 1: {'a long warning ' * 100} | Error: invalid header",
     f"sh exited with 1: {'a long warning ' * 100} | Error: no space left",
-    "crashed: the process of the handler was killed by SIGSEGV",
+    "crashed: the handler process was killed by SIGSEGV",
     "its worker died (no heartbeat for 45s or more)",
     "timed out after 30s",
     "file vanished: '/srv/a.pdf'",
@@ -141,7 +141,7 @@ def test_it_is_twelve_hexadecimal_digits_which_never_change() -> None:
 
 
 def test_the_handler_is_part_of_it() -> None:
-    error = "crashed: the process of the handler was killed by SIGSEGV"
+    error = "crashed: the handler process was killed by SIGSEGV"
     assert fingerprint(error, "thumbnail") != fingerprint(error, "ocr")
 
 

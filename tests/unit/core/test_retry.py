@@ -124,7 +124,7 @@ def test_past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death() ->
     job = decode(settled.next_raw)
     assert (settled.verb, job.error, job.recoveries, job.retries) == (
         Verb.BURY,
-        "crashed: the process of the handler was killed by SIGSEGV",
+        "crashed: the handler process was killed by SIGSEGV",
         4,
         1,
     )

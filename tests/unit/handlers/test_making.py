@@ -155,7 +155,7 @@ def test_a_mistake_is_an_error_in_the_handler(context: Context, call: Callable[[
 
 def test_an_unknown_option_is_an_error_in_the_handler(context: Context) -> None:
     options: dict[str, Any] = {"prioriy": "high"}
-    with pytest.raises(TypeError, match=r"unexpected option 'prioriy'; there are at, deadline, delay, id, max_retries"):
+    with pytest.raises(TypeError, match=r"unexpected option 'prioriy'; known: at, deadline, delay, id, max_retries"):
         context.enqueue("a", **options)
 
 

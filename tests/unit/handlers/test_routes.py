@@ -358,7 +358,7 @@ def test_whatever_the_code_of_a_handler_raises_while_it_is_loaded_is_a_line() ->
         (["no-such-program"], "can't be found or executed; install it or give its full path"),
         (["{filepath}"], "a dropped file is never executed"),
         (["true", "{filepat}"], "has the unknown placeholder {filepat}; did you mean {filepath}?"),
-        (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {real_filepath}, {job_id}"),
+        (["true", "{x}"], "has the unknown placeholder {x}; known: {filepath}, {real_filepath}, {job_id}"),
     ],
 )
 def test_a_command_that_would_fail_for_every_job_is_a_line(command: list[str], line: str) -> None:

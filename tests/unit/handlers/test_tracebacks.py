@@ -128,7 +128,7 @@ def test_a_timeout_says_where_the_coroutine_was_also_if_the_cancellation_is_only
     context = Context(view, cancelled=threading.Event(), attempt=1, timeout_s=0.01)
     with closing(EventLoop()) as loop:
         text = failure_of(lambda: loop.run(asleep, context))
-    assert text.splitlines()[0] == "When the time was up (most recent call last):"
+    assert text.splitlines()[0] == "Stack at the timeout (most recent call last):"
     assert "in asleep" in text
 
 

@@ -155,7 +155,7 @@ def test_an_unknown_event_and_a_function_without_a_parameter_are_errors() -> Non
         Routes.load(config_from({}), app_dir="")
     complete, nothing, takes = raised.value.problems
     assert complete.endswith("names the event 'job.complete'; did you mean 'job.completed'?")
-    assert "names the event 'nothing'; there are job.started, job.completed" in nothing
+    assert "names the event 'nothing'; known: job.started, job.completed" in nothing
     assert takes.endswith("which takes (); a hook is called with (event)")
 
 

@@ -93,8 +93,8 @@ def test_what_is_wrong_with_a_new_webhook_is_refused() -> None:
     for name, url, events, problem in (
         ("a b", URL, ("job.dead",), "must match"),
         ("b", "http://example.org", ("job.dead",), "is not https"),
-        ("b", URL, (), "names no event"),
-        ("b", URL, ("job.started",), "names the event 'job.started'"),
+        ("b", URL, (), "has no events"),
+        ("b", URL, ("job.started",), "has the unknown event 'job.started'"),
     ):
         with pytest.raises(ConfigError, match=problem):
             kept.store.add(Webhook(name, url, events))

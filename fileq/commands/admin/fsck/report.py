@@ -22,7 +22,7 @@ _PROBLEMS = {
     "silent": "its slot {detail} has no heartbeat",
     "lost_file": "the ledger knows it, but there is neither a job nor a record",
     "miscounted": "{detail}",
-    "uncounted": "{detail} of its members ended or have no record, and it has not counted them",
+    "uncounted": "{detail} of its members ended or have no record and are not counted",
 }
 _OF_BATCHES = ("miscounted", "uncounted")
 
@@ -87,7 +87,7 @@ class Repair(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    is_clean: Annotated[bool, means("there is no problem; with --repair: none remains")]
+    is_clean: Annotated[bool, means("no problems; with --repair, none remain")]
     balance: Annotated[Balance, means("both sides of the balance")]
     problems: Annotated[tuple[Problem, ...], means(f"at most {NAMED}")]
     problem_count: Annotated[int, means("all problems found, up to 10,000 of a kind at a time")]
