@@ -31,6 +31,7 @@ from fileq.core.job import Claim, State, Version, decode_or_none, split_signatur
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
+from fileq.files.paths import directory_problem
 from fileq.files.status import changed_version, signature_of
 from fileq.worker.deferrals import RootsWatch
 from fileq.worker.lease import Lease
@@ -99,15 +100,26 @@ class _Orders:
 
     def do(self, action: FileAction, *, looks_for_moved: bool = False) -> bytes | None:
         """The new path of the file, as the broker knows it, or b"" if there is none; None if the action must be
-        performed again."""
+        performed again, or its root is missing."""
+        # Looked at before and after: a root that comes back in between does not make its files look deleted.
+        if self._is_root_missing(action.path):
+            return None
         try:
             moved_to = action.perform()
-        except FileNotFoundError:
-            moved_to = action.find_moved() if looks_for_moved else b""
         except (KeepFile, NotPutBack, OSError, ValueError) as kept:
-            self._emit(FileKept(os.fsdecode(action.path), action.rule, str(kept)))
-            return None if isinstance(kept, NotPutBack) else b""
+            if isinstance(kept, OSError) and self._is_root_missing(action.path):
+                return None
+            if isinstance(kept, FileNotFoundError):
+                moved_to = action.find_moved() if looks_for_moved else b""
+            else:
+                self._emit(FileKept(os.fsdecode(action.path), action.rule, str(kept)))
+                return None if isinstance(kept, NotPutBack) else b""
         return self._paths.there(moved_to) if moved_to else b""
+
+    def _is_root_missing(self, path: bytes) -> bool:
+        """Whether the innermost root of the path is missing. A path below no root is refused elsewhere."""
+        above = [root for root in self._paths.allowed if _is_in(path, root)]
+        return bool(above) and directory_problem(max(above, key=len)) != ""
 
 
 def version_left(path: bytes, claim: Claim) -> Version | None:

@@ -214,6 +214,11 @@ def on_file_after_gate(job, context):
     log("end", job.id)
 
 
+def permanent_after_gate(job, context):
+    on_file_after_gate(job, context)
+    raise fileq.Permanent("no")
+
+
 def in_place(job, context):
     """Changes the file of the job."""
     with open(job.path, "ab") as file:

@@ -166,3 +166,24 @@ def test_a_named_directory_that_is_missing_makes_a_worker_of_files_not_ready(sql
     worker = setup.worker("--count", "1", producer__scan_dir="missing")
     assert worker.wait_for("root.lost")["path"] == str(setup.directory / "missing")
     assert worker.readiness()[0] == 503
+
+
+@pytest.mark.parametrize("verb", ["completed", "dead"])
+def test_a_file_whose_root_was_missing_at_the_end_of_its_job_is_moved_when_the_root_is_back(
+    each_setup: WorkerSetup, verb: str
+) -> None:
+    setup, volume, moved = each_setup, each_setup.directory / "volume", each_setup.directory / "moved"
+    volume.mkdir()
+    (volume / "a.txt").write_text("a")
+    setup.enqueue_file(volume / "a.txt", "a")
+    settings = {f"worker__after__{verb}": f"move:{moved}"}
+    function = "on_file_after_gate" if verb == "completed" else "permanent_after_gate"
+    worker = setup.worker(str(volume), "--count", "1", max_retries=0, handlers=on_files(function), **settings)
+    setup.wait_logged("start", 1)
+    away = volume.rename(setup.directory / "away")
+    setup.open_gate()
+    setup.wait_for(State(verb), ["a"])
+    worker.wait_for("root.lost")
+    away.rename(volume)
+    wait_until(lambda: setup.record("a").moved_to == bytes(moved / "a.txt"), 30, "the file is moved")
+    assert ((moved / "a.txt").read_text(), list(volume.iterdir()), list(setup.broker.orders(-1))) == ("a", [], [])
