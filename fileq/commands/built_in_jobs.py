@@ -118,7 +118,9 @@ def check_delivered(job: JobView[Any], context: Context, config: Config) -> dict
                 if check.sha256 and check.size in (None, size):
                     sha256 = _sha256(file, size, context)
         except FileNotFoundError:
-            size = None
+            # A worker may have moved or deleted it since it was compared: then what was wrong with it stays wrong.
+            if problem_of(check, check.found_size, check.found_sha256):
+                size, sha256 = check.found_size, check.found_sha256
         except OSError as error:
             raise Permanent(with_others(unreadable(check.path, error.strerror or str(error)), check)) from error
     if problem := problem_of(check, size, sha256):

@@ -25,12 +25,13 @@ _UNREADABLE = re.compile(r"(it could not be read \().*", re.DOTALL)
 
 class DeliveryCheck(Struct, frozen=True, omit_defaults=True):
     """`path` is the file as the producer sees it, or the directory if the delivery as a whole is `incomplete`. `also`
-    are the other problems of the delivery."""
+    are the other problems of the delivery. `found_size` and `found_sha256` are those that the producer has found."""
 
     directory: str
     path: str
     size: int | None = None
     sha256: str = ""
+    found_size: int | None = None
     found_sha256: str = ""
     incomplete: str = ""
     also: tuple[str, ...] = ()

@@ -271,7 +271,7 @@ class DeliveryStage:
         except Exception as error:  # what it can't be read for is up to its sender, so it may be anything
             self._report_unreadable(place, state, str(error) or repr(error))
             if is_late:
-                problems = problems_of(place, f"it could not be read ({error})", (), DirectoryLook({}), frozenset())
+                problems = problems_of(place, f"it could not be read ({error})", (), DirectoryLook({}), {})
                 self._seal(place, state, problems, 0, is_late)
         state.next_s = now_s + max(self._interval_s, (self._monotonic() - began_s) * SHARE)
 
@@ -327,14 +327,17 @@ class DeliveryStage:
             unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
         return unknown == 0
 
-    def _arrived(self, batch_id: str, absent: Sequence[bytes]) -> frozenset[bytes]:
-        """Those of these files that were enqueued as members of the delivery before they were moved or deleted."""
-        arrived = set[bytes]()
+    def _arrived(self, batch_id: str, absent: Sequence[bytes]) -> dict[bytes, int]:
+        """Those of these files that were enqueued as members of the delivery before they were moved or deleted, with
+        the size of the newest version of each."""
+        arrived: dict[bytes, int] = {}
         for path, entry in self._looked_up(absent):
-            versions = entry.versions if entry is not None else ()
-            if any(_member_id(batch_id, path, split_signature(text).short) == id for text, id in versions):
-                arrived.add(path)
-        return frozenset(arrived)
+            for text, id in entry.versions if entry is not None else ():
+                short = split_signature(text).short
+                if _member_id(batch_id, path, short) == id:
+                    arrived[path] = int(short.partition("-")[0])
+                    break
+        return arrived
 
     def _looked_up(self, paths: Iterable[bytes]) -> Iterator[tuple[bytes, LedgerEntry | None]]:
         for page in parts(list(paths), PAGE):

@@ -11,7 +11,7 @@ import hashlib
 import operator
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import BufferedReader
 from typing import TypeAlias
 
@@ -124,11 +124,11 @@ def awaited(
     listed: Listed,
     *,
     members: int,
-    arrived: frozenset[bytes],
+    arrived: Collection[bytes],
     quiet_s: float,
 ) -> str:
     """What a delivery still lacks; "" if it is complete. `members` is the number of files that belong to it. `arrived`
-    are paths of members whose files are gone: workers move or delete files. `quiet_s` is the time without news."""
+    are paths of members whose files are gone: handlers move or delete files. `quiet_s` is the time without news."""
     complete = place.settings.complete
     if complete.marker is not None:
         return "" if look.has_marker and members else f"the marker {complete.marker} did not arrive"
@@ -148,11 +148,11 @@ def problems_of(
     missing: str,
     listed: Listed,
     look: DirectoryLook,
-    arrived: frozenset[bytes],
+    arrived: Mapping[bytes, int],
     checksums: ChecksumReader | None = None,
 ) -> list[DeliveryCheck]:
     """One check for each file of the manifest that is missing, differs or can't be read, or one for the delivery if it
-    has no manifest and something is `missing`."""
+    has no manifest and something is `missing`. `arrived` has the sizes of members whose files are gone."""
     directory = shown(place.directory)
     if missing and not listed:
         waited = format_duration(place.settings.deadline or 0)
@@ -160,14 +160,16 @@ def problems_of(
     found: list[tuple[DeliveryCheck, str]] = []
     for path, entry in listed:
         file = look.files.get(path)
-        if file is None and path in arrived:
-            continue
+        size = file.size if file is not None else arrived.get(path)
         sha256 = checksums.found.get(path, "") if checksums is not None else ""
         why = checksums.failed.get(path, "") if checksums is not None else ""
         if path in look.linked:
             why = "a link leads to it"
-        check = DeliveryCheck(directory, shown(path), entry.size, entry.sha256, sha256)
-        problem = unreadable(check.path, why) if why else problem_of(check, file.size if file else None, sha256)
+        elif size is not None and entry.size in (None, size) and entry.sha256 and not sha256 and not why:
+            why = "its checksum was not compared" + (", because the file is gone" if file is None else "")
+        # Nothing is said of the file that a link leads to.
+        check = DeliveryCheck(directory, shown(path), entry.size, entry.sha256, None if why else size, sha256)
+        problem = unreadable(check.path, why) if why else problem_of(check, size, sha256)
         if problem:
             found.append((check, problem))
     return naming_others(found)

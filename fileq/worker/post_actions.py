@@ -3,6 +3,9 @@
 Acts only after the broker has accepted the settlement, never before; FileAction says how. The settlement carries an
 order, which the broker keeps until the action is done.
 
+The order for a member of a delivery waits until the delivery is sealed: before that a producer compares its files with
+their manifest, and a file that is gone can't be compared.
+
 What a kill -9 leaves: orders on the broker. Another worker does them (OrderRecovery). Until then their files are in
 their directories, one of them perhaps under its private name. The ledger knows their version, so no producer enqueues
 them again.
@@ -21,10 +24,11 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from fileq.brokers.protocol import Broker, FullBroker, Order
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record
 from fileq.config import Config
 from fileq.config.value_types import MOVE
+from fileq.core.batch import BatchState
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, FileKept, ignore
 from fileq.core.job import Claim, State, Version, decode_or_none, split_signature
@@ -44,8 +48,8 @@ class PostActions:
     """Carries out the orders of settlements that the broker has accepted, in a thread of its own, so that a slow disk
     does not delay the pump."""
 
-    def __init__(self, config: Config, broker: Broker, emit: Emit) -> None:
-        self._orders = _Orders(config, emit)
+    def __init__(self, config: Config, broker: FullBroker, emit: Emit) -> None:
+        self._orders = _Orders(config, broker, emit)
         self._broker = broker
         self._queue: queue.SimpleQueue[FileAction | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -67,7 +71,7 @@ class PostActions:
     def _run(self) -> None:
         done: list[tuple[str, bytes]] = []
         while (action := self._queue.get()) is not None:
-            if (moved_to := self._orders.do(action)) is not None:
+            if not self._orders.is_delivery_open(action) and (moved_to := self._orders.do(action)) is not None:
                 done.append((action.id, moved_to))
             if self._queue.empty() or len(done) >= FINISHED_AT_ONCE:
                 self._finish(done)
@@ -83,20 +87,32 @@ class PostActions:
 class _Orders:
     """What an order means by the configuration of this worker."""
 
-    def __init__(self, config: Config, emit: Emit) -> None:
+    def __init__(self, config: Config, broker: FullBroker, emit: Emit) -> None:
         self._rules = rules_of(config.worker.after)
         self._paths = config.paths
+        self._broker = broker
         self._emit = emit
 
     def action(self, id: str, order: bytes) -> FileAction | None:
         """None if this worker keeps such files."""
         first, _, path = order.partition(b"\n")
-        verb, _, processed = first.decode(errors="replace").partition(" ")
+        verb, _, details = first.decode(errors="replace").partition(" ")
+        processed, _, delivery = details.partition(" ")
         rule = self._rules.get(Verb(verb)) if verb in list(Verb) else None
         if rule is None or not path:
             return None
         paths = self._paths
-        return FileAction(id, rule, paths.here(path), paths.allowed, paths.folders, processed or None)
+        return FileAction(id, rule, paths.here(path), paths.allowed, paths.folders, processed or None, delivery)
+
+    def is_delivery_open(self, action: FileAction) -> bool:
+        """Whether the file is a member of a delivery that is not sealed yet, or may be: the broker does not answer."""
+        if not action.delivery:
+            return False
+        try:
+            [batch] = self._broker.batches_by_id([action.delivery])
+        except BrokerError:
+            return True
+        return batch is not None and batch.state is BatchState.OPEN
 
     def do(self, action: FileAction, *, looks_for_moved: bool = False) -> bytes | None:
         """The new path of the file, as the broker knows it, or b"" if there is none; None if the action must be
@@ -159,7 +175,7 @@ class NotPutBack(Exception):
 class FileAction(Struct, frozen=True):
     """`rule` is `delete` or `move:DIR`. `roots` are trusted directories, `folders` all that files are moved to.
     `processed` is the signature of the version that was processed. None if it is unknown: then any version counts as
-    processed."""
+    processed. `delivery` is the batch of the delivery that the file is a member of, "" if it is in none."""
 
     id: str
     rule: str
@@ -167,6 +183,7 @@ class FileAction(Struct, frozen=True):
     roots: tuple[bytes, ...]
     folders: tuple[bytes, ...]
     processed: str | None
+    delivery: str = ""
 
     def perform(self) -> bytes:
         """Returns the new path; b"" if the file was not moved. Raises KeepFile or OSError if the file stays."""
@@ -337,8 +354,8 @@ class OrderRecovery:
 
     name = "orders"
 
-    def __init__(self, config: Config, broker: Broker, roots: RootsWatch, *, emit: Emit = ignore) -> None:
-        self._orders = _Orders(config, emit)
+    def __init__(self, config: Config, broker: FullBroker, roots: RootsWatch, *, emit: Emit = ignore) -> None:
+        self._orders = _Orders(config, broker, emit)
         self._lease_ms = round(config.worker.heartbeat_ttl * 1000)
         self._interval_s = config.worker.reap_interval
         self._lease = Lease(broker, "orders", self._interval_s)
@@ -352,8 +369,14 @@ class OrderRecovery:
         is_any_left = False
         done: list[tuple[str, bytes]] = []
         ends_s, pause_s = time.monotonic() + LONGEST_TURN_S, self._interval_s
+        are_open: dict[str, bool] = {}  # deliveries, which may have very many orders
         for order in self._broker.orders(self._lease_ms):
-            moved_to = self._do(order)
+            action = self._orders.action(order.id, order.body)
+            if action is not None and action.delivery not in are_open:
+                are_open[action.delivery] = self._orders.is_delivery_open(action)
+            if action is not None and are_open[action.delivery]:
+                continue
+            moved_to = self._do(action) if action is not None else b""
             if moved_to is not None:
                 done.append((order.id, moved_to))
             else:
@@ -373,10 +396,8 @@ class OrderRecovery:
     def at_end(self) -> None:
         self._lease.give_back()
 
-    def _do(self, order: Order) -> bytes | None:
-        """As _Orders.do(); None also if the root of the file is missing."""
-        if (action := self._orders.action(order.id, order.body)) is None:
-            return b""
+    def _do(self, action: FileAction) -> bytes | None:
+        """As _Orders.do(). Does not touch a file whose root is known to be missing: that may block."""
         return None if self._roots.problem_of(action.path) else self._orders.do(action, looks_for_moved=True)
 
 

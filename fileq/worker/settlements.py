@@ -9,6 +9,7 @@ What a kill -9 leaves: before that step nothing, after it all of them. A job tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,7 +29,7 @@ from fileq.core.job import (
     wall_clock_ms,
 )
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
-from fileq.core.own_jobs import is_own_type
+from fileq.core.own_jobs import DELIVERY_BATCHES, is_own_type
 from fileq.core.settlement import Backoff, Policy, Settlement, Verb
 from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.files.paths import Paths
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # importing the routes would slow down `fileq fsck`
     from fileq.handlers.routes import Routes
 
 KEEP = "keep"
+_DELIVERY = re.compile(rf"{DELIVERY_BATCHES}[\w.-]+")  # any program can push a job with any batch_id
 AddFollowUps: TypeAlias = Callable[[Settlement], Settlement]
 
 
@@ -64,7 +66,7 @@ def rules_of(after: AfterSettings) -> dict[Verb, str]:
 
 def with_order(settlement: Settlement, processed: str | None, rules: Mapping[Verb, str]) -> Settlement:
     """The settlement with the order for its file, if a rule says so. `processed` is the signature of the version that
-    was processed.
+    was processed. The order for a member of a delivery names its batch: it waits until that is sealed.
 
     The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
     vanished one is not the file of this job. The order does not name the rule: each worker follows its own
@@ -72,7 +74,8 @@ def with_order(settlement: Settlement, processed: str | None, rules: Mapping[Ver
     job = settlement.claim.job
     if job is None or not job.filepath or settlement.superseded or settlement.vanished or settlement.verb not in rules:
         return settlement
-    return replace(settlement, order=f"{settlement.verb.value} {processed or ''}\n".encode() + job.path)
+    delivery = f" {job.batch_id}" if _DELIVERY.fullmatch(job.batch_id or "") else ""
+    return replace(settlement, order=f"{settlement.verb.value} {processed or ''}{delivery}\n".encode() + job.path)
 
 
 class FollowUps:

@@ -8,6 +8,8 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from fileq.core.batch import Batch, BatchState, CallbackKind, facts_of
 from fileq.core.job import State, decode
 from tests.support import program
@@ -121,3 +123,43 @@ def test_a_file_that_is_corrected_belongs_to_the_delivery_that_missed_it(each_se
     [only] = setup.broker.batch_page().batches
     assert (only.id, only.state, only.dead) == (failed.id, BatchState.FINISHED, 0)
     assert set(only.fired) == {CallbackKind.THEN, CallbackKind.CATCH}
+
+
+@pytest.mark.parametrize("rule", ["move", "delete"])
+def test_files_are_compared_with_their_manifest_before_they_are_moved_or_deleted(
+    each_setup: WorkerSetup, rule: str
+) -> None:
+    setup, directory = each_setup, each_setup.inbox / "acme/day"
+    directory.mkdir(parents=True)
+    data = {name: f"all of {name}".encode() for name in ("good", "long", "different")}
+    for name, content in data.items():
+        (directory / name).write_bytes(content)
+    after = "delete" if rule == "delete" else f"move:{setup.directory / 'done'}"
+    deliveries = [{**DELIVERIES[0], "deadline": "1h"}]
+    setup.worker(role="producer", producer__deliveries=json.dumps(deliveries), producer__settle_unclosed="200ms")
+    worker = setup.worker(worker__after__completed=after)
+
+    def are_completed() -> bool:
+        view = batch_of(setup, directory)
+        return view is not None and view.completed == len(data)
+
+    wait_until(are_completed, 30, "the jobs have completed")
+    assert worker.stop() == 0
+    assert len(list(setup.broker.orders(-1))) == len(data), "they wait for the seal"
+    setup.worker(worker__after__completed=after)
+
+    wrong = {"long": {"size": 3}, "different": {"sha256": "a" * 64}}
+    right = {name: {"path": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in data.items()}
+    listed = [{**entry, **wrong.get(name, {})} for name, entry in right.items()]
+    (directory / "x.manifest.json").write_text(json.dumps(listed))
+    wait_until((directory / "_FILEQ_FAILED").exists, 60, "the failed marker")
+    failed = json.loads((directory / "_FILEQ_FAILED").read_text())
+    errors = {Path(one["path"]).name: one["error"] for one in failed["failed"]}
+    assert errors.keys() == {"long", "different"}
+    assert errors["long"].startswith("Permanent: wrong size: ")
+    assert errors["different"].startswith("Permanent: wrong checksum: ")
+    view = batch_of(setup, directory)
+    assert view is not None
+    assert view.fired == (CallbackKind.CATCH,)
+    wait_until(lambda: not any((directory / name).exists() for name in data), 30, "the files are gone")
+    wait_until(lambda: not list(setup.broker.orders(-1)), 30, "no order is left")

@@ -66,7 +66,7 @@ ORDER_GUARDS = (
     Guard(
         "A worker does the orders that others left behind",
         LOST_ORDER,
-        "            moved_to = self._do(order)\n",
+        '            moved_to = self._do(action) if action is not None else b""\n',
         "            moved_to = None\n",
         KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
     ),
@@ -76,6 +76,17 @@ ORDER_GUARDS = (
         "        if done:\n            self._broker.finish_orders(done)\n",
         "",
         KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
+    ),
+)
+
+DELIVERY_GUARDS = (
+    Guard(
+        "The file of an open delivery is neither moved nor deleted",
+        "a file that differs from its manifest is taken for right",
+        "        if not action.delivery:\n",
+        "        if True:\n",
+        "tests/integration/producer/test_deliveries.py::"
+        "test_files_are_compared_with_their_manifest_before_they_are_moved_or_deleted",
     ),
 )
 
@@ -89,4 +100,4 @@ MOVE_GUARDS = (
     ),
 )
 
-AFTER_GUARDS = (*ORDER_GUARDS, *MOVE_GUARDS)
+AFTER_GUARDS = (*ORDER_GUARDS, *DELIVERY_GUARDS, *MOVE_GUARDS)

@@ -321,15 +321,45 @@ def test_a_delivery_that_an_operator_cancelled_is_over(tmp_path: Path) -> None:
     assert s.events.count("delivery.sealed") == 0
 
 
-def test_files_of_a_manifest_that_workers_moved_away_have_come(tmp_path: Path) -> None:
-    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+def seal_with_a_file_that_is_gone(s: Scenario, **listed: Any) -> None:
     s.add("acme/a/1", "acme/a/2")
     s.run(LOOK)
     complete_jobs(s)
-    manifest(s, "acme/a", "1", "2")
+    (s.root / "acme/a/x.manifest.json").write_text(json.dumps([{"path": "1", **listed}, {"path": "2"}]))
     os.unlink(s.path("acme/a/1"))
     look_until_sealed(s)
+
+
+def test_a_file_of_a_manifest_that_its_handler_removed_has_come(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    seal_with_a_file_that_is_gone(s, size=1)
     assert (batch(s).state, batch(s).total) == (BatchState.FINISHED, 2)
+
+
+@pytest.mark.parametrize(
+    ("listed", "problem"),
+    [
+        ({"size": 2}, "wrong size: .*/1 has 1 bytes, the manifest says 2"),
+        ({"size": 2, "sha256": "0" * 64}, "wrong size: .*/1 has 1 bytes, the manifest says 2"),
+        ({"sha256": hashlib.sha256(b"x").hexdigest()}, "missing: .*/1 is in the manifest and does not exist"),
+    ],
+)
+def test_a_file_of_a_manifest_that_is_gone_is_not_taken_for_right(
+    tmp_path: Path, listed: dict[str, Any], problem: str
+) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    seal_with_a_file_that_is_gone(s, **listed)
+    assert batch(s).state is BatchState.SEALED
+    (check,) = checks(s)
+    with pytest.raises(Permanent, match=problem):
+        check_delivered(SimpleNamespace(payload=check.payload_value), RUNNING, s.config)
+
+
+def test_a_check_says_what_was_wrong_with_a_file_that_is_gone_since(tmp_path: Path) -> None:
+    s = Scenario(tmp_path / "in")
+    job = check_job(s, "1", size=1, sha256="a" * 64, found_size=1, found_sha256="b" * 64)
+    with pytest.raises(Permanent, match=f"wrong checksum: .*/1 has sha256 {'b' * 64}, the manifest says {'a' * 64}"):
+        check_delivered(job, RUNNING, s.config)
 
 
 def test_of_two_producers_one_opens_a_delivery(tmp_path: Path) -> None:
