@@ -46,6 +46,7 @@ from fileq.files.status import FoundFile
 from fileq.producer.delivery_completion import (
     ChecksumReader,
     DirectoryLook,
+    Listed,
     LookLimits,
     ManifestReader,
     awaited,
@@ -282,6 +283,7 @@ class DeliveryStage:
         self._add_enqueued(look)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
         listed = listed_files(place, look, self._opener(place), self._manifests)
+        self._add_earlier(state, look, listed)
         files = look.fingerprint()
         is_enqueued = (state.is_complete and files == state.files) or self._take_known(state, look)
         if files != state.files or not is_enqueued:
@@ -316,8 +318,7 @@ class DeliveryStage:
         unjoined, unknown = list[str](), 0
         for path, entry in self._looked_up(look.files):
             file = look.files[path]
-            known = self._identity.entry_if_known(file, entry) if entry is not None else None
-            job_id = known.job_of(self._identity.version(file).signature) if known is not None else None
+            job_id = self._job_of(file, entry)
             if job_id is None:
                 unknown += 1
             elif job_id != _member_id(state.batch_id, path, file.signature):
@@ -326,6 +327,24 @@ class DeliveryStage:
             results = self._broker.join_batch(state.batch_id, page)
             unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
         return unknown == 0
+
+    def _add_earlier(self, state: OpenDelivery, look: DirectoryLook, listed: Listed) -> None:
+        """Adds the files of the manifest that have not changed since an earlier delivery. Each becomes a member when
+        its job has ended, other than by dying; until then it counts as not arrived."""
+        jobs: dict[bytes, str] = {}
+        for path, entry in self._looked_up(path for path, _ in listed if path in look.earlier):
+            if (job_id := self._job_of(look.earlier[path], entry)) is not None:
+                jobs[path] = job_id
+        for page in parts(list(jobs), PAGE):
+            results = self._broker.join_batch(state.batch_id, [jobs[path] for path in page])
+            for path, result in zip(page, results, strict=True):
+                if result in (JoinResult.JOINED, JoinResult.MEMBER):
+                    look.files[path] = look.earlier[path]
+
+    def _job_of(self, file: FoundFile, entry: LedgerEntry | None) -> str | None:
+        """The job of this version of the file; None if the ledger does not know it."""
+        known = self._identity.entry_if_known(file, entry) if entry is not None else None
+        return known.job_of(self._identity.version(file).signature) if known is not None else None
 
     def _arrived(self, batch_id: str, absent: Sequence[bytes]) -> dict[bytes, int]:
         """Those of these files that were enqueued as members of the delivery before they were moved or deleted, with

@@ -198,11 +198,13 @@ class DirectoryLook(Struct):
     """The files of a delivery and the files about it, as they were at one look.
 
     `files` are those that would become jobs, by path, and `unmarked` those whose marker is missing: it has not come
-    yet, or was removed when the file was enqueued. To those that are `linked` too, a link in the delivery leads.
+    yet, or was removed when the file was enqueued. `earlier` are those that have not changed since an earlier delivery:
+    only a manifest can name them again. To those that are `linked` too, a link in the delivery leads.
     `manifest` is the newest one. `newest_ns` is the last change of all of them, by the clock of the file system."""
 
     files: dict[bytes, FoundFile]
     unmarked: dict[bytes, FoundFile] = {}
+    earlier: dict[bytes, FoundFile] = {}
     linked: set[bytes] = set()
     has_marker: bool = False
     manifest: bytes | None = None
@@ -217,18 +219,19 @@ class DirectoryLook(Struct):
 def look_at(
     place: DeliveryPlace, rules: ScanRules, markers: Markers | None, since_ns: int, listed_max: int = LISTED_MAX
 ) -> DirectoryLook:
-    """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
-    directory can't be read or has more than `listed_max` entries; what vanishes meanwhile is left out."""
+    """What has not changed since `since_ns` belongs to an earlier delivery. Raises OSError if the directory can't be
+    read or has more than `listed_max` entries; what vanishes meanwhile is left out."""
     look = DirectoryLook({})
     manifest_ns = -1
     complete = place.settings.complete
     for path, status, is_linked in _walk(place.directory, rules, listed_max):
-        if status.st_ctime_ns <= since_ns:
+        is_earlier = status.st_ctime_ns <= since_ns
+        if is_earlier and complete.manifest is None:
             continue
         look.newest_ns = max(look.newest_ns, status.st_ctime_ns)
         directory, name = os.path.split(path)
         if directory == place.directory and place.is_control_file(name):
-            if is_linked:
+            if is_linked or is_earlier:
                 continue
             look.has_marker |= complete.marker is not None and name == os.fsencode(complete.marker)
             is_newer = status.st_mtime_ns > manifest_ns
@@ -236,8 +239,11 @@ def look_at(
                 look.manifest, manifest_ns = path, status.st_mtime_ns
         elif rules.covers(path) and rules.marked_file(path) is None:
             file = found_at(path, status)
-            is_ready = markers is None or markers.refusal(file, markers.of(path)) is None
-            (look.files if is_ready else look.unmarked)[path] = file
+            if is_earlier:
+                look.earlier[path] = file
+            else:
+                is_ready = markers is None or markers.refusal(file, markers.of(path)) is None
+                (look.files if is_ready else look.unmarked)[path] = file
             if is_linked:
                 look.linked.add(path)
     return look

@@ -163,3 +163,21 @@ def test_files_are_compared_with_their_manifest_before_they_are_moved_or_deleted
     assert view.fired == (CallbackKind.CATCH,)
     wait_until(lambda: not any((directory / name).exists() for name in data), 30, "the files are gone")
     wait_until(lambda: not list(setup.broker.orders(-1)), 30, "no order is left")
+
+
+def test_an_unchanged_file_belongs_to_the_next_delivery_that_lists_it(each_setup: WorkerSetup) -> None:
+    setup, directory = each_setup, each_setup.inbox / "acme/day"
+    deliver(directory, is_broken=False)
+    deliveries = json.dumps([{**DELIVERIES[0], "deadline": "1h"}])
+    setup.worker(role="producer", producer__deliveries=deliveries, producer__settle_unclosed="200ms")
+    setup.worker()
+    wait_until((directory / "_DONE").exists, 60, "the first delivery is done")
+    (directory / "new").write_bytes(b"new")
+    listed = json.loads((directory / "x.manifest.json").read_text())
+    (directory / "x.manifest.json").write_text(json.dumps([*listed, {"path": "new"}]))
+
+    def last() -> Batch:
+        return setup.broker.batch_page().batches[0]
+
+    wait_until(lambda: last().id.endswith("-2") and last().state is BatchState.FINISHED, 60, "the second one is done")
+    assert (last().total, last().completed, last().fired) == (FILES + 1, FILES + 1, (CallbackKind.THEN,))

@@ -248,6 +248,42 @@ def test_a_second_delivery_into_the_same_directory_is_a_batch_of_its_own(tmp_pat
     assert json.loads((s.root / "acme/a/_DONE").read_text())["batch_id"] == second.id
 
 
+def deliver_again(s: Scenario, **wrong: str) -> None:
+    """The second delivery: the files 1 and 2 of the first one, unchanged, and the file 3."""
+    s.clock.advance(LOOK)
+    s.add("acme/a/3")
+    manifest(s, "acme/a", "1", "2", "3", **wrong)
+    s.make_event(closed="acme/a/3")
+    look_until_sealed(s)
+
+
+def test_an_unchanged_file_that_the_next_manifest_lists_belongs_to_that_delivery_too(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"}, deadline="1h")
+    s.add("acme/a/1", "acme/a/2")
+    manifest(s, "acme/a", "1", "2")
+    look_until_sealed(s)
+    complete_jobs(s)
+    deliver_again(s, **{"2": "f" * 64})
+    first, second = batches(s)
+    assert (first.state, first.total) == (BatchState.FINISHED, 2)
+    assert (second.state, second.total, second.completed) == (BatchState.SEALED, 4, 2)
+    (check,) = checks(s)
+    assert check.payload_value["path"] == str(s.root / "acme/a/2")
+    assert [job.filepath for job in s.jobs() if job.filepath] == [str(s.root / "acme/a/3")], "none is processed again"
+
+
+def test_an_unchanged_file_whose_job_has_not_ended_is_awaited(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    s.add("acme/a/1", "acme/a/2")
+    manifest(s, "acme/a", "1", "2")
+    look_until_sealed(s)
+    deliver_again(s)
+    assert [one.state for one in batches(s)] == [BatchState.SEALED, BatchState.OPEN]
+    complete_jobs(s)
+    look_until_sealed(s)
+    assert [(one.state, one.total) for one in batches(s)] == [(BatchState.FINISHED, 2), (BatchState.FINISHED, 3)]
+
+
 def test_another_producer_goes_on_with_a_delivery(tmp_path: Path) -> None:
     s = scenario(tmp_path / "in", done_marker="_DONE")
     s.add("acme/a/1")
