@@ -115,7 +115,7 @@ def render_job(job: JobDocument, screen: Screen) -> list[str]:
         ("queue", job.queue),
         ("batch", job.batch_id or ""),
         ("failed attempts", _failures(job)),
-        ("recoveries", deaths_text(job)),
+        ("deaths", deaths_text(job)),
         ("created", when(job.created_at)),
         ("deadline", when(job.deadline)),
         ("deferred", _deferrals(job)),

@@ -5,23 +5,26 @@ descriptor and nothing else. Each connection serves one request and has a deadli
 there are too many, one of the address with the most of them is closed for it, the oldest one that has not sent its
 request yet. A probe sends its request at once, so clients that send nothing do not keep it out.
 
-The thread has an event loop, which sleeps until a client does something, a deadline ends or close() is called: without
-clients it uses no CPU.
+The thread sleeps until a client does something, a deadline ends or close() is called: without clients it uses no CPU.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
+import select
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import AcceptResumed, AcceptStopped, Emit, HttpOpened, HttpPortTaken, ignore
@@ -30,9 +33,9 @@ from fileq.observe.metrics import CONTENT_TYPE
 MAX_CONNECTIONS = 256
 REQUEST_TIMEOUT_S = 5.0  # from the connection to the end of the answer
 REQUEST_MAX = 16 << 10  # bytes of a request with its headers
-ACCEPTED_AT_ONCE = 16
-RESUMED_S = 1.5  # without a refusal; asyncio tries again a second after one
 BACKLOG = 1024  # clients that wait to be accepted; beyond it their systems try again only after a second
+_RETRY_S = 0.2  # after which clients are accepted again where there were no descriptors left
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class HealthSource(Protocol):
@@ -98,6 +101,7 @@ class Endpoints:
     def close(self) -> None:
         self._server.stop()
         self._thread.join()
+        self._server.close()
 
     def _answer(self, path: str) -> ProbeAnswer:
         if path in self._answers:
@@ -124,6 +128,16 @@ def _json(status: HTTPStatus, body: dict[str, object]) -> ProbeAnswer:
     return ProbeAnswer(status, json.dumps(body).encode() + b"\n")
 
 
+class _Client(Struct):
+    """A connection. `unsent` is what is left of the answer; None until the request has been received."""
+
+    connection: socket.socket
+    address: str
+    ends_s: float
+    received: bytes = b""
+    unsent: memoryview | None = None
+
+
 class BoundedServer:
     """`report` gets why no client can be accepted, once, and "" when one can be again."""
 
@@ -134,70 +148,125 @@ class BoundedServer:
         timeout_s: float,
         report: Callable[[str], None],
     ) -> None:
-        self.timeout_s = timeout_s
-        self.clients: dict[_Client, str] = {}  # with their addresses, oldest first
         self._answer = answer
+        self._timeout_s = timeout_s
         self._report = report
-        self._resuming: asyncio.TimerHandle | None = None  # while there are no descriptors or memory for clients
+        self._problem = ""
+        self._clients: dict[int, _Client] = {}  # by descriptor, oldest first
+        self._accepts_at_s: float | None = None  # when clients are accepted again; None: they are
+        self._is_stopping = False
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=BACKLOG)
+        self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self._note_problem(context))
-        self._stopping = self._loop.create_future()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake_fd, select.POLLIN)
+        self._poll.register(self._listener.fileno(), select.POLLIN)
 
     def serve(self) -> None:
         """Until stop()."""
-        run = self._loop.run_until_complete
-        server = run(self._loop.create_server(lambda: _Client(self), sock=self._listener, backlog=ACCEPTED_AT_ONCE))
-        self._listener.listen(BACKLOG)  # of the kernel
-        run(self._stopping)
-        server.close()
-        if accepting := asyncio.all_tasks(self._loop):
-            run(asyncio.wait(accepting))
-        for client in self.clients:
-            client.transport.abort()
-        run(asyncio.sleep(0))  # closes their connections
-        self._loop.close()
+        while not self._is_stopping:
+            for fd, _ in self._poll.poll(self._next_limit_ms()):
+                if fd == self._listener.fileno():
+                    self._accept()
+                elif client := self._clients.get(fd):
+                    self._serve(client)
+            self._end_waits(time.monotonic())
 
     def stop(self) -> None:
-        """Ends serve(), or keeps it from beginning."""
-        self._loop.call_soon_threadsafe(self._stopping.set_result, None)
+        """Ends serve(), or keeps it from beginning. The caller waits for its thread before close()."""
+        self._is_stopping = True
+        os.eventfd_write(self._wake_fd, 1)
 
-    def admit(self, client: _Client, address: str) -> None:
-        while len(self.clients) >= MAX_CONNECTIONS:
-            [(fullest, _)] = Counter(self.clients.values()).most_common(1)
-            theirs = [one for one, its_address in self.clients.items() if its_address == fullest]
-            dispensable = next((one for one in theirs if not one.has_asked), theirs[0])
-            del self.clients[dispensable]
-            dispensable.transport.abort()
-        self.clients[client] = address
+    def close(self) -> None:
+        for client in list(self._clients.values()):
+            self._close(client)
+        self._listener.close()
+        os.close(self._wake_fd)
 
-    def _note_problem(self, context: dict[str, Any]) -> None:
-        """The loop can't accept a client."""
-        error = context.get("exception")
-        if isinstance(error, OSError) and "transport" not in context:
-            if self._resuming is None:
-                self._report(error.strerror or repr(error))
-            else:
-                self._resuming.cancel()
-            self._resuming = self._loop.call_later(RESUMED_S, self._resume)
+    def _next_limit_ms(self) -> float | None:
+        """Until the first connection has taken too long, or clients are accepted again; None if there is neither."""
+        ends_s = [client.ends_s for client in self._clients.values()][:1]
+        if self._accepts_at_s is not None:
+            ends_s.append(self._accepts_at_s)
+        return max(0.0, min(ends_s) - time.monotonic()) * 1000 if ends_s else None
 
-    def _resume(self) -> None:
-        self._resuming = None
-        self._report("")
+    def _end_waits(self, now_s: float) -> None:
+        overdue = []
+        for client in self._clients.values():
+            if client.ends_s > now_s:
+                break
+            overdue.append(client)
+        for client in overdue:
+            self._close(client)
+        if self._accepts_at_s is not None and self._accepts_at_s <= now_s:
+            self._accepts_at_s = None
+            self._poll.register(self._listener.fileno(), select.POLLIN)
 
-    def response_to(self, request: bytes) -> bytes:
-        method, _, rest = request.partition(b"\n")[0].rstrip(b"\r").decode("latin-1").partition(" ")
-        if len(request) > REQUEST_MAX:
-            answer = _json(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": "the request is too long"})
-        elif method not in ("GET", "HEAD"):  # some probes send HEAD
-            answer = _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are allowed"})
-        else:
+    def _accept(self) -> None:
+        """All clients that wait, but no more than one backlog of them: others have a turn too."""
+        for _ in range(BACKLOG):
             try:
-                answer = self._answer(rest.partition(" ")[0].partition("?")[0])
-            except Exception as error:  # the next request may succeed
-                answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)})
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                self._set_problem("")
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._set_problem(error.strerror or repr(error))
+                    self._accepts_at_s = time.monotonic() + _RETRY_S
+                    self._poll.unregister(self._listener.fileno())  # it would be ready all the time
+                return
+            connection.setblocking(False)
+            while len(self._clients) >= MAX_CONNECTIONS:
+                self._close(self._dispensable())
+            client = _Client(connection, address[0], time.monotonic() + self._timeout_s)
+            self._clients[connection.fileno()] = client
+            self._poll.register(connection.fileno(), select.POLLIN)
+            self._serve(client)  # the request of a probe is often there already
+
+    def _set_problem(self, problem: str) -> None:
+        if bool(problem) != bool(self._problem):
+            self._report(problem)
+        self._problem = problem
+
+    def _dispensable(self) -> _Client:
+        [(fullest, _)] = Counter(client.address for client in self._clients.values()).most_common(1)
+        theirs = [client for client in self._clients.values() if client.address == fullest]
+        return next((client for client in theirs if client.unsent is None), theirs[0])
+
+    def _serve(self, client: _Client) -> None:
+        """Receives and sends what can be without waiting."""
+        try:
+            if client.unsent is None and not self._receive(client):
+                return
+            assert client.unsent is not None
+            client.unsent = client.unsent[client.connection.send(client.unsent) :]
+            if not client.unsent:
+                self._close(client)
+        except BlockingIOError:
+            return
+        except OSError:  # the client has gone
+            self._close(client)
+
+    def _receive(self, client: _Client) -> bool:
+        """Whether the request is complete. Closes a connection whose client has gone."""
+        received = client.connection.recv(REQUEST_MAX)
+        client.received += received
+        if not received:
+            self._close(client)
+        elif len(client.received) > REQUEST_MAX:
+            self._begin(client, _json(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": "the request is too long"}))
+        elif b"\r\n\r\n" in client.received or b"\n\n" in client.received:
+            self._begin(client, None)
+        return client.unsent is not None
+
+    def _begin(self, client: _Client, answer: ProbeAnswer | None) -> None:
+        """Begins to answer: what is given, or what the request asks for."""
+        method, _, rest = client.received.partition(b"\n")[0].rstrip(b"\r").decode("latin-1").partition(" ")
+        if answer is None:
+            answer = self._answer_to(method, rest.partition(" ")[0].partition("?")[0])
         lines = [
             f"HTTP/1.0 {answer.status.value} {answer.status.phrase}",
             "Server: fileq",
@@ -208,34 +277,21 @@ class BoundedServer:
             *(["Allow: GET, HEAD"] if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else []),
             "\r\n",
         ]
-        return "\r\n".join(lines).encode() + (b"" if method == "HEAD" else answer.body)
+        client.unsent = memoryview("\r\n".join(lines).encode() + (b"" if method == "HEAD" else answer.body))
+        self._poll.modify(client.connection.fileno(), select.POLLOUT)
 
+    def _answer_to(self, method: str, path: str) -> ProbeAnswer:
+        if method not in ("GET", "HEAD"):  # some probes send HEAD
+            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are allowed"})
+        try:
+            return self._answer(path)
+        except Exception as error:  # the next request may succeed
+            return _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)})
 
-class _Client(asyncio.Protocol):
-    """A connection, for one request and until its deadline."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: BoundedServer) -> None:
-        self._server = server
-        self._received = b""
-        self.has_asked = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        address = transport.get_extra_info("peername")
-        self._deadline = asyncio.get_running_loop().call_later(self._server.timeout_s, transport.abort)
-        self._server.admit(self, address[0] if address else "")
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        is_whole = b"\r\n\r\n" in self._received or b"\n\n" in self._received
-        if not self.has_asked and (is_whole or len(self._received) > REQUEST_MAX):
-            self.has_asked = True
-            self.transport.write(self._server.response_to(self._received))
-            self.transport.close()  # when all is sent
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._deadline.cancel()
-        self._server.clients.pop(self, None)
+    def _close(self, client: _Client) -> None:
+        fd = client.connection.fileno()
+        self._poll.unregister(fd)
+        del self._clients[fd]
+        with suppress(OSError):
+            client.connection.shutdown(socket.SHUT_RDWR)
+        client.connection.close()

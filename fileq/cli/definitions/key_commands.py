@@ -187,7 +187,9 @@ def _link(invocation: Invocation) -> int:
     url = url_here(settings.bind, settings.port)
     broker = invocation.broker()
     if not answers_health(settings.bind, settings.port, "X-Request-Id"):
-        raise FileqError(f"no fileq server answers at {url}; start it by 'fileq serve', or give its --bind and --port")
+        raise FileqError(
+            f"no fileq server is running at {url}; start one with 'fileq serve', or pass its --bind and --port"
+        )
     if not answers_health(settings.bind, settings.port, BROKER_HEADER, signer_of(broker).broker_mark):
         where = "run this with its configuration, or give the --port of this one's server"
         raise FileqError(f"the fileq server at {url} uses another broker or database; {where}")

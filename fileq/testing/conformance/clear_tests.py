@@ -151,7 +151,7 @@ def test_a_long_queue_is_cleared_page_by_page(harness: Harness) -> None:
 def test_too_many_jobs_and_an_unknown_queue_are_refused(harness: Harness) -> None:
     with pytest.raises(BrokerError, match="clear at most 500"):
         harness.broker.clear("low", [b""] * (CLEAR_MAX + 1))
-    with pytest.raises(BrokerError, match="no queue is called 'nowhere'"):
+    with pytest.raises(BrokerError, match="no queue is named 'nowhere'"):
         harness.broker.clear("nowhere", [])
 
 

@@ -75,7 +75,7 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until("location.search.includes('probe=')")
     tab.until_text("Completed")
     tab.click("article button", "Retry all")
-    confirm(tab, "Retry jobs")
+    confirm(tab, "Retry them")
     tab.click("#toasts a", "Results")
     tab.until_text(f"{FILES - 1} completed", timeout_s=60)
     assert re.search("cause: (ValueError|KeyError)", tab.text("main")), "no digits that nobody knows"
@@ -91,7 +91,7 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until_text("Olga (one-time link) acknowledged this", "article")
     assert tab.run("document.querySelector('#confirm-name')") is None, "the name is asked for once"
     tab.click("article button", "Retry all")
-    confirm(tab, "Retry jobs")
+    confirm(tab, "Retry them")
     tab.until_text("No dead jobs", timeout_s=60)
 
 
