@@ -59,7 +59,7 @@ class InstantExecutor:
                 workload.run(str(job.type), msgspec.json.decode(job.payload or b"null"))
                 self._ended.append((task, Done()))
 
-    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True, for_all: bool = True) -> list[tuple[Task, TaskOutcome]]:
         ended, self._ended = self._ended, []
         return ended
 
