@@ -152,10 +152,8 @@ class _Exchange:
     def end(self) -> None:
         self._is_ended = True
         if self._connection is not None:
-            with (
-                self._closing,
-                suppress(OSError),
-            ):  # not by the method of a TLS connection, which its own thread may be using
+            with self._closing, suppress(OSError):
+                # Not the method of a TLS connection, which its own thread may be using.
                 socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     def _run(self) -> None:
